@@ -13,7 +13,7 @@ import anyio.lowlevel
 
 from remuda.core.clock import Clock, SystemClock
 from remuda.core.entropy import SeededEntropy
-from remuda.core.errors import BackendFailed
+from remuda.core.errors import StartFailed
 from remuda.core.ids import NodeId
 from remuda.gallery.fetch import open_fetcher
 from remuda.gallery.model import Gallery, MachineProfile, Reading, galleries_to_json
@@ -80,7 +80,7 @@ class ScriptedSupervision:
         if self.readiness is not None:
             await self.readiness.wait()
         if self.fails:
-            raise BackendFailed(self.fails)
+            raise StartFailed(self.fails)
         port = next(self._ports)
         replica = ProcessStatus(
             launch.key,

@@ -140,13 +140,18 @@ def _by_content(nodes: Sequence[NodeHolding]) -> list[tuple[tuple[str, str], lis
 
 
 def _news(upgrade: UpgradeItem | None, item: BackendItem, nodes: Sequence[NodeHolding]) -> str:
+    unstarted = [node.node_name for node in nodes if node.start_error]
+    told = [f"does not start on {some_of(unstarted)}"] if unstarted else []
+    return ", ".join(told + _upgrade_news(upgrade, item, nodes)) or UNKNOWN
+
+
+def _upgrade_news(upgrade: UpgradeItem | None, item: BackendItem, nodes: Sequence[NodeHolding]) -> list[str]:
     if upgrade is None:
-        return UNKNOWN
+        return []
     drifted = {node.node_id for node in upgrade.node_drift}
     parts = [_difference(item, nodes)] if drifted.intersection(node.node_id for node in nodes) else []
     available = upgrade.available_version or upgrade.available_digest[:_DIGEST_CHARS]
-    parts += [f"{available} is available"] if available and not _all_have(upgrade, nodes) else []
-    return ", ".join(parts) or UNKNOWN
+    return parts + ([f"{available} is available"] if available and not _all_have(upgrade, nodes) else [])
 
 
 def _difference(item: BackendItem, nodes: Sequence[NodeHolding]) -> str:

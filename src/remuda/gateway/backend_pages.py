@@ -150,6 +150,7 @@ def _told(held: Iterable[Holding]) -> tuple[NodeHolding, ...]:
             digest=one.artifact.digest,
             uri=one.artifact.uri,
             installed_at=one.artifact.installed_at,
+            start_error=one.artifact.start_error,
         )
         for one in held
     )

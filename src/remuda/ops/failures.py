@@ -58,10 +58,14 @@ def start_failed(problem: Problem | None) -> bool:
     return problem is not None and problem.code == START_FAILED
 
 
+def did_not_start(error: str) -> Problem:
+    return Problem(START_FAILED, f"installed, but {error}", hint=_START_HINT, retryable=True)
+
+
 def classified(failed: Problem, code: str, error: str) -> Problem:
     """The failure with the worker's own code where that decides whether another attempt may help."""
     if code == START_FAILED:
-        return Problem(START_FAILED, f"installed, but {error}", hint=_START_HINT, retryable=True)
+        return did_not_start(error)
     code = code or next((known for words, known in _SAID_BY_PEERS if words in error), "")
     if code not in _PERMANENT and code not in DOUBTFUL:
         return failed

@@ -257,6 +257,8 @@ class Observation:
     installed: bool | None = None  # Whether the goal's backend is there; None: not known.
     digest: str = ""  # Of what is there.
     version: str = ""  # As its metadata calls it.
+    start_check: str = ""  # What its last start showed (see StartCheck); empty: its worker does not tell.
+    start_error: str = ""
     installation: Installation | None = None  # Which one is there, of a worker without reports.
     working: bool = False  # The attempt is in its report, or its request is open and not overdue.
     awaited: bool = True  # Somebody waits for the reply of the attempt, and has not missed it.

@@ -37,6 +37,8 @@ def sight(
         installed=None if found is None else bool(found),
         digest=found[0].digest if found else "",
         version=found[0].version if found else "",
+        start_check=found[0].start_check if found else "",
+        start_error=found[0].start_error if found else "",
         installation=None if node.reports or step.kind is not Kind.UPGRADE else _installation(found),
         working=_working(step, node, request, now),
         awaited=request is None or request.ended or request.awaited(now),

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 
 from remuda.core.errors import Problem
 from remuda.core.retry import Backoff
-from remuda.ops.failures import DOUBTFUL, answered, start_failed
+from remuda.ops.failures import DOUBTFUL, answered, did_not_start, start_failed
 from remuda.ops.model import (
     Dispatch,
     Ending,
@@ -21,6 +21,7 @@ from remuda.ops.model import (
     Verb,
     Wish,
 )
+from remuda.wire.nodes import StartCheck
 
 Change = tuple[Step, Dispatch | None]
 
@@ -103,11 +104,11 @@ def _contradicted(step: Step) -> bool:
 
 def _goal_met(step: Step, seen: Observation) -> str:
     """How the node has come to have what is wanted of it; empty when it has not, or nobody knows."""
-    if seen.away or seen.installed is None or (start_failed(step.problem) and not step.proves):
+    if seen.away or seen.installed is None or _may_not_start(step, seen):
         return ""
     match step.kind:
         case Kind.INSTALL if seen.installed and not _other_bytes(step, seen):
-            listed = _from_list("it", step, seen) if step.attempt else _ALREADY_THERE
+            listed = _from_list("it", step, seen) if step.attempt else _already_there(seen)
             return _kept(step, seen) or listed
         case Kind.UPGRADE if seen.installed and step.goal.digest and seen.digest == step.goal.digest:
             return _from_list("this version", step, seen) if step.attempt else "it already had this version"
@@ -119,7 +120,23 @@ def _goal_met(step: Step, seen: Observation) -> str:
             return ""
 
 
-_ALREADY_THERE = "its files were already there; nothing was fetched or started"
+def _already_there(seen: Observation) -> str:
+    if seen.start_check == StartCheck.STARTED:
+        return "already there; nothing to do"
+    return "its files were already there; nothing was fetched or started"
+
+
+def _may_not_start(step: Step, seen: Observation) -> bool:
+    """Whether it is not known to start, though it is listed: its worker says so, or said so of the last
+    attempt and does not tell more."""
+    if step.kind is Kind.INSTALL and seen.start_check:
+        return seen.start_check != StartCheck.STARTED
+    return start_failed(step.problem) and not step.proves
+
+
+def _does_not_start(step: Step, seen: Observation) -> bool:
+    there = step.kind is Kind.INSTALL and bool(seen.installed) and not _other_bytes(step, seen)
+    return there and seen.start_check == StartCheck.FAILED
 
 
 def _from_list(what: str, step: Step, seen: Observation) -> str:
@@ -201,6 +218,8 @@ def _ended(step: Step, seen: Observation, at: Moment) -> Step | None:
     known = listed or not _reply_may_come(step, seen, at)
     if step.stage is Stage.APPLY and known and (how := _goal_met(step, seen)):
         return _succeeded(step, how)
+    if step.stage is Stage.APPLY and known and _does_not_start(step, seen):
+        return _failed(step, did_not_start(seen.start_error), at)
     return _failed(step, RESTARTED, at) if seen.boot != step.boot and seen.told else None
 
 

@@ -4,6 +4,7 @@ Fields under a comment "Ours" are additive: other peers ignore them; without the
 """
 
 from contextlib import suppress
+from enum import StrEnum
 from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, Field, RootModel
@@ -196,6 +197,14 @@ ARCHITECTURE_LABEL: Final = "node.arch"
 # Heartbeat.
 
 
+class StartCheck(StrEnum):
+    """What the last start of an installed backend showed."""
+
+    UNCHECKED = "unchecked"  # Its files are there, and nothing has started them, or that is not over.
+    STARTED = "started"
+    FAILED = "failed"
+
+
 class InstalledArtifact(Message):
     """A backend on the worker's disk."""
 
@@ -210,6 +219,10 @@ class InstalledArtifact(Message):
     is_system: Annotated[bool, OMIT_EMPTY] = False  # It belongs to the machine, not to its worker.
     is_meta: Annotated[bool, OMIT_EMPTY] = False
     unprovable: Annotated[bool, OMIT_EMPTY] = False  # It starts only with a model, and none has run with it.
+    # How its last start went: `unchecked`, `started` or `failed`. Empty: an older worker does not tell, or
+    # nothing could be started without a model.
+    start_check: Annotated[str, OMIT_EMPTY] = ""
+    start_error: Annotated[str, OMIT_EMPTY] = ""  # Why it failed.
 
 
 class RunningReplica(Message):

@@ -184,6 +184,7 @@ class NodeHolding(Message):
     digest: str = ""
     uri: str = ""
     installed_at: str = ""
+    start_error: Annotated[str, OMIT_EMPTY] = ""  # Ours: why its last start failed; empty: it did not.
 
 
 class BackendItem(Message):

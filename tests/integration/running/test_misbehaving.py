@@ -73,7 +73,7 @@ async def test_one_that_is_stopped_while_it_starts_ends_the_install(rig: Rig) ->
     assert replies[0] == {
         "success": False,
         "error": "starts-slowly could not be started for m: it was stopped while starting",
-        "code": "start_failed",
+        "code": "backend_failed",
     }
     await wait_until(lambda: not rig.yard.alive())
 

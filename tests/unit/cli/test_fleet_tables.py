@@ -62,6 +62,14 @@ def test_one_node_against_one_is_no_majority() -> None:
     assert rows(installed_table([echo], {"echo": drift}, OUTPUT))[2][-3:] == ["differs", "from", "attic"]
 
 
+def test_backend_that_does_not_start_is_shown_as_such() -> None:
+    broken = holding("barn", NEW).model_copy(update={"start_error": "echo did not start: exit code 3"})
+
+    [row] = rows(installed_table([item("echo", holding("attic", NEW), broken)], {}, OUTPUT))[1:]
+
+    assert row[-5:] == ["does", "not", "start", "on", "barn"]
+
+
 def test_what_is_newer_is_shown_with_what_is_installed() -> None:
     newer = UpgradeItem(backend_name="echo", available_version="3.0")
 

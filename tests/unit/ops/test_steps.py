@@ -80,6 +80,11 @@ def test_a_step_waits_for_its_turn() -> None:
             replace(UP, installed=True, digest=PINNED),
             "its files were already there; nothing was fetched or started",
         ),
+        (
+            Kind.INSTALL,
+            replace(UP, installed=True, digest=PINNED, start_check="started"),
+            "already there; nothing to do",
+        ),
         (Kind.REMOVE, UP, "it was not installed"),
         (Kind.UPGRADE, replace(UP, installed=True, digest=PINNED), "it already had this version"),
     ],
@@ -112,6 +117,40 @@ def test_a_report_ends_nothing_while_its_workers_reply_may_come(kind: Kind) -> N
     assert late.reason.endswith("; its reply has not arrived")
     assert lost.reason.endswith("; its reply was lost")
     assert restarted.reason == lost.reason
+
+
+LISTED = replace(UP, installed=True, digest=PINNED)
+UNSTARTED = replace(LISTED, start_check="failed", start_error="mine did not start: it ended with exit code 3")
+
+
+@pytest.mark.parametrize(("awaited", "boot"), [(False, BOOT), (True, BootId("boot-2"))])
+def test_a_report_ends_an_install_only_as_its_start_went(awaited: bool, boot: BootId) -> None:
+    """The frontend that waited for the reply is gone, or the worker is in another life."""
+    step = running(goal=a_step(digest=PINNED).goal)
+    listed = replace(LISTED, awaited=awaited, boot=boot)
+    unstarted = replace(UNSTARTED, awaited=awaited, boot=boot)
+    unchecked = after(step, replace(listed, start_check="unchecked"), seconds=1)
+    assert unchecked.state in (State.RUNNING, State.PENDING), "it is told later, or tried again"
+    started = after(step, replace(listed, start_check="started"), seconds=1)
+    assert started.state is State.SUCCEEDED
+    failed = after(step, unstarted, seconds=1)
+    assert (failed.state, failed.failures) == (State.PENDING, 1)
+    assert failed.problem is not None
+    assert failed.problem.code == START_FAILED
+    assert failed.problem.message == "installed, but mine did not start: it ended with exit code 3"
+    last = after(replace(step, failures=2), unstarted, seconds=1)
+    assert (last.state, last.reason) == (State.FAILED, failed.problem.message)
+
+
+@pytest.mark.parametrize("seen", [UNSTARTED, replace(LISTED, start_check="unchecked")])
+def test_what_is_there_and_is_not_known_to_start_is_started_by_an_install(seen: Observation) -> None:
+    assert sent(a_step(digest=PINNED), seen) == Dispatch(OP, NODE, Verb.INSTALL, 1)
+
+
+def test_a_start_that_failed_before_ends_nothing_while_another_is_under_way() -> None:
+    step = running(goal=a_step(digest=PINNED).goal)
+    for seen in (UNSTARTED, replace(UNSTARTED, awaited=False, working=True)):
+        assert after(step, seen, seconds=1).state is State.RUNNING
 
 
 def test_an_install_that_a_list_ends_says_so() -> None:

@@ -11,7 +11,7 @@ import structlog
 from anyio.lowlevel import checkpoint
 from anyio.to_thread import run_sync
 
-from remuda.core.errors import BackendFailed, Invalid, RemudaError
+from remuda.core.errors import BackendFailed, Invalid, RemudaError, StartFailed
 from remuda.oci.progress import PullPhase
 from remuda.wire.backends import BackendInstall, BackendInstallReply, BackendUpgrade, BackendUpgradeReply
 from remuda.wire.process_keys import ProcessKey, door_path
@@ -159,7 +159,7 @@ class Installs:
         running = self._running(key, request)
         here = not request.force and _has(sight, request)
         followed = here and await self._follow(request, sight)
-        if followed and not (request.model_id or request.prove):
+        if followed and not (request.model_id or request.prove) and await self._has_started(sight):
             return running, sight.digest  # Only where it comes from is another.
         if running is not None and here:
             return running, sight.digest  # Somebody else was quicker, or only the bytes were in question.
@@ -178,22 +178,42 @@ class Installs:
     async def _start(
         self, request: BackendInstall, key: ProcessKey, sight: InstalledState, attempt: RunningAttempt
     ) -> ProcessStatus | None:
-        """None: files were all that was asked for, or there is nothing to start it with."""
+        """None: there is nothing to start it with, or it was started only to see that it does."""
         assert sight.run_file is not None, "it was found, or brought"
-        if request.prove and not request.model_id:
+        without_model = not request.model_id
+        if without_model:
             request = await self._as_last_started(request, sight.run_file)
         recipe = await run_sync(self._recipe_for, sight.run_file, request)
         if recipe is None:
             return None
+        # Nobody could use a server without the model that was asked for.
+        check_only = without_model and not request.prove and recipe.protocol is Protocol.HTTP
+        if check_only and await self._has_started(sight):
+            return None
         launch = Launch(key, request.backend, sight.names | {request.backend}, sight.run_file.parent, recipe)
         with attempt.firm():
             attempt.starting()
-            replica = await self._supervision.start(launch)
-            self._remember(key, request)
+            replica = await self._started(launch, sight.run_file, without_model=without_model)
             await self._mark_proven(sight.run_file)
+            if check_only:
+                require_gone(await self._supervision.stop((key,), free=False))
+                return None
+            self._remember(key, request)
             if recipe.protocol is Protocol.HTTP and request.model_id:
                 await self._note_start(sight.run_file, request)
         return replica
+
+    async def _started(self, launch: Launch, run_file: Path, *, without_model: bool) -> ProcessStatus:
+        """A server that was given its model at the start may have failed because of that."""
+        try:
+            return await self._supervision.start(launch)
+        except StartFailed as error:
+            if without_model or launch.recipe.protocol is Protocol.GRPC:
+                await self._note_failed_start(run_file, str(error))
+            raise
+
+    async def _has_started(self, sight: InstalledState) -> bool:
+        return sight.folder is not None and await self._depot.has_started(sight.folder.name)
 
     async def _as_last_started(self, request: BackendInstall, run_file: Path) -> BackendInstall:
         """A server that needs its model from the start is proven with the one that it ran last."""
@@ -253,12 +273,22 @@ class Installs:
         except OSError as error:
             log.warning("backend_start_not_noted", backend=run_file.parent.name, error=str(error))
 
+    async def _note_failed_start(self, run_file: Path, error: str) -> None:
+        if run_file.parent.parent != self._depot.places.backends:
+            return
+        try:
+            await self._depot.note_failed_start(run_file.parent.name, error)
+            self._changed()
+        except (RemudaError, OSError) as trouble:
+            log.warning("backend_failure_not_noted", backend=run_file.parent.name, error=str(trouble))
+
     async def _mark_proven(self, run_file: Path) -> None:
         """It has run. If that cannot be noted, an older version is kept for longer, which does no harm."""
         if run_file.parent.parent != self._depot.places.backends:
             return
         try:
             await self._depot.mark_proven(run_file.parent.name)
+            self._changed()
         except (RemudaError, OSError) as error:
             log.warning("backend_not_marked_proven", backend=run_file.parent.name, error=str(error))
 

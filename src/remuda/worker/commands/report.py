@@ -11,7 +11,7 @@ from anyio.to_thread import run_sync
 
 from remuda.core.errors import RemudaError
 from remuda.core.events import AutoResetEvent
-from remuda.wire.nodes import InstalledArtifact, Report, RunningReplica
+from remuda.wire.nodes import InstalledArtifact, Report, RunningReplica, StartCheck
 from remuda.worker.addresses import ReplicaAddresses
 from remuda.worker.commands import limits
 from remuda.worker.commands.model_files import ModelListing
@@ -19,7 +19,7 @@ from remuda.worker.commands.running_work import WorkInHand
 from remuda.worker.depot.depot import Depot
 from remuda.worker.depot.layout import DepotLayout
 from remuda.worker.depot.listing import ListedBackend
-from remuda.worker.depot.metadata import read_last_start, read_record
+from remuda.worker.depot.metadata import read_last_start, read_record, start_check
 from remuda.worker.depot.watch import tell_changes
 from remuda.worker.launching.starting import starts_alone
 from remuda.worker.processes.model import ProcessStatus, Protocol
@@ -111,21 +111,27 @@ class ReportBuilder:
 
 def _artifacts(backends: tuple[ListedBackend, ...], places: DepotLayout) -> tuple[InstalledArtifact, ...]:
     """Blocks on the disk."""
-    return tuple(
-        InstalledArtifact(
-            name=backend.name,
-            digest=backend.metadata.digest,
-            version=backend.metadata.version,
-            alias=backend.metadata.alias,
-            platform_digest=read_record(backend.folder).content,
-            uri=backend.metadata.uri,
-            gallery_url=backend.metadata.gallery_url,
-            installed_at=backend.metadata.installed_at,
-            is_system=backend.system,
-            is_meta=backend.meta,
-            unprovable=not starts_alone(backend.folder) and not _has_run(backend.folder.name, places),
-        )
-        for backend in backends
+    return tuple(_artifact(backend, places) for backend in backends)
+
+
+def _artifact(backend: ListedBackend, places: DepotLayout) -> InstalledArtifact:
+    unprovable = not starts_alone(backend.folder) and not _has_run(backend.folder.name, places)
+    checked, error = start_check(backend.folder)
+    told = not backend.system and not (unprovable and checked is StartCheck.UNCHECKED)
+    return InstalledArtifact(
+        name=backend.name,
+        digest=backend.metadata.digest,
+        version=backend.metadata.version,
+        alias=backend.metadata.alias,
+        platform_digest=read_record(backend.folder).content,
+        uri=backend.metadata.uri,
+        gallery_url=backend.metadata.gallery_url,
+        installed_at=backend.metadata.installed_at,
+        is_system=backend.system,
+        is_meta=backend.meta,
+        unprovable=unprovable,
+        start_check=checked.value if told else "",
+        start_error=error if told else "",
     )
 
 

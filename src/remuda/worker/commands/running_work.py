@@ -11,7 +11,7 @@ from typing import Literal
 import anyio
 import structlog
 
-from remuda.core.errors import Conflict, RemudaError
+from remuda.core.errors import Conflict, RemudaError, StartFailed
 from remuda.core.events import AutoResetEvent
 from remuda.core.ids import NodeId
 from remuda.oci.progress import PullPhase
@@ -264,13 +264,20 @@ class WorkInHand:
             publisher = await stack.enter_async_context(publishing(self._send)) if watched else None
             attempt = RunningAttempt(kind, request, publisher, self._changed)
             stack.enter_context(self._listed(attempt))
-            with attempt.scope:
-                yield attempt
+            try:
+                with attempt.scope:
+                    yield attempt
+            except StartFailed:  # Its files are there, and the report says that they do not start.
+                await self._told(watched and reported)
+                raise
             if attempt.scope.cancelled_caught:
                 raise Conflict(f"the {kind} was cancelled", hint="what was downloaded is kept")
-            if watched and reported:
-                with anyio.move_on_after(limits.REPORT_BEFORE_REPLY_S):
-                    await self._deliver()
+            await self._told(watched and reported)
+
+    async def _told(self, wanted: bool) -> None:
+        if wanted:
+            with anyio.move_on_after(limits.REPORT_BEFORE_REPLY_S):
+                await self._deliver()
 
     def cancel(self, op_id: str) -> bool:
         """Give up what is at work for this operation; whether there was anything that could be."""

@@ -24,11 +24,19 @@ from remuda.oci.errors import DiskFull
 from remuda.oci.model import Platform
 from remuda.oci.reference import Folder, OciImage, parse_source
 from remuda.oci.sources import require_folder
+from remuda.wire.nodes import StartCheck
 from remuda.worker.depot.fetch_unpack import InstallTracker, OnStep, SourceUnpacker, ignore_steps
 from remuda.worker.depot.install_spec import InstallSpec, all_failed, check_integrity
 from remuda.worker.depot.layout import DepotLayout, checked_name
 from remuda.worker.depot.listing import FolderFacts, Listing, find_run_file, listing, scan
-from remuda.worker.depot.metadata import LastStart, Record, read_last_start, write_last_start
+from remuda.worker.depot.metadata import (
+    LastStart,
+    Record,
+    read_last_start,
+    start_check,
+    write_failed_start,
+    write_last_start,
+)
 from remuda.worker.depot.stage_version import VersionStager, is_builtin
 from remuda.worker.depot.versions import Disk, VersionStore, try_lock
 
@@ -157,6 +165,15 @@ class Depot:
             return  # As at every start but the first.
         async with self._locked(name):
             await run_sync(self._versions.mark_proven, name)
+
+    async def note_failed_start(self, name: str, error: str) -> None:
+        """The installed version did not start. Kept until it does, or another takes its place."""
+        async with self._locked(name):
+            await run_sync(write_failed_start, self.places.installed(name), error)
+
+    async def has_started(self, name: str) -> bool:
+        """The last start of the installed version went well."""
+        return (await run_sync(start_check, self.places.installed(name)))[0] is StartCheck.STARTED
 
     async def note_start(self, name: str, start: LastStart) -> None:
         await run_sync(write_last_start, self.places.last_start(name), start)

@@ -12,6 +12,7 @@ MANIFEST_FILE: Final = "remuda.yaml"  # Tells how to run a backend that has no r
 METADATA_FILE: Final = "metadata.json"
 RECORD_FILE: Final = ".remuda.json"
 PROVEN_FILE: Final = ".remuda-proven"
+START_FAILED_FILE: Final = ".remuda-start-failed.json"  # Why its last start failed; gone once it has started.
 
 NAME_BYTES_MAX: Final = 200  # Leaves room for what is put behind it.
 # What LocalAI calls folders while it replaces one: half-made, or about to go.

@@ -17,7 +17,8 @@ from pydantic import BaseModel
 from remuda.core.errors import Invalid, RemudaError
 from remuda.core.os_errors import without_number
 from remuda.wire.codec import OMIT_EMPTY, Many, Message, decode, encode
-from remuda.worker.depot.layout import METADATA_FILE, RECORD_FILE
+from remuda.wire.nodes import StartCheck
+from remuda.worker.depot.layout import METADATA_FILE, PROVEN_FILE, RECORD_FILE, START_FAILED_FILE
 
 
 def read_small(path: Path, bytes_max: int, *, within: Path | None = None) -> bytes:
@@ -116,6 +117,30 @@ def write_text(path: Path, text: str) -> None:
         handle.flush()
         os.fsync(handle.fileno())
     partial.replace(path)
+
+
+class FailedStart(Message):
+    """Why the installed version did not start."""
+
+    error: str
+
+
+def start_check(folder: Path) -> tuple[StartCheck, str]:
+    """How the last start of this version went, and why it failed. It goes with the version's folder, so
+    another version has its own."""
+    try:
+        failed = _read(FailedStart, folder / START_FAILED_FILE)
+    except RemudaError:
+        return StartCheck.UNCHECKED, ""
+    if failed is not None:
+        return StartCheck.FAILED, failed.error or "its worker has kept no reason"
+    return (StartCheck.STARTED if (folder / PROVEN_FILE).exists() else StartCheck.UNCHECKED), ""
+
+
+def write_failed_start(folder: Path, error: str) -> None:
+    """Nothing is written where it says so already."""
+    if start_check(folder) != (StartCheck.FAILED, error):
+        write_text(folder / START_FAILED_FILE, encode(FailedStart(error=error)).decode())
 
 
 class LastStart(Message):

@@ -22,7 +22,14 @@ from remuda.oci.model import Image, digest_of_bytes
 from remuda.oci.unpack import fsync_tree
 from remuda.wire.codec import rfc3339
 from remuda.worker.depot.install_spec import InstallSpec
-from remuda.worker.depot.layout import MANIFEST_FILE, PROVEN_FILE, RECORD_FILE, RUN_FILE, DepotLayout
+from remuda.worker.depot.layout import (
+    MANIFEST_FILE,
+    PROVEN_FILE,
+    RECORD_FILE,
+    RUN_FILE,
+    START_FAILED_FILE,
+    DepotLayout,
+)
 from remuda.worker.depot.listing import run_name
 from remuda.worker.depot.metadata import (
     Metadata,
@@ -124,8 +131,8 @@ class VersionStager:
             if not run_name(staging):
                 needed = f"neither {RUN_FILE} nor {MANIFEST_FILE} at its root"
                 raise ContentRefused(f"{record.source or spec.name} is not a backend: it has {needed}")
-            (staging / PROVEN_FILE).unlink(missing_ok=True)
-            (staging / RECORD_FILE).unlink(missing_ok=True)
+            for ours in (PROVEN_FILE, START_FAILED_FILE, RECORD_FILE):
+                (staging / ours).unlink(missing_ok=True)
             write_metadata(staging, self._metadata(spec, digest))
             write_record(staging, record)
             fsync_tree(staging)

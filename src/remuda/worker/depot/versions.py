@@ -17,7 +17,7 @@ from typing import Protocol
 import psutil
 
 from remuda.core.errors import NotFound
-from remuda.worker.depot.layout import PROVEN_FILE, DepotLayout
+from remuda.worker.depot.layout import PROVEN_FILE, START_FAILED_FILE, DepotLayout
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,15 +107,16 @@ class VersionStore:
 
     def is_proven(self, name: str) -> bool:
         """There is nothing left for `mark_proven` to do. Needs no lock."""
-        proven = self._places.installed(name) / PROVEN_FILE
-        left = (self._places.previous(name), self._places.trash(name))
-        return proven.exists() and not any(_exists(path) for path in left)
+        installed = self._places.installed(name)
+        left = (self._places.previous(name), self._places.trash(name), installed / START_FAILED_FILE)
+        return (installed / PROVEN_FILE).exists() and not any(_exists(path) for path in left)
 
     def mark_proven(self, name: str) -> None:
         """The installed version has run: the one before is of no use any more."""
         installed = self._require(name)
         if not (installed / PROVEN_FILE).exists():
             self._disk.mark(installed / PROVEN_FILE)
+        (installed / START_FAILED_FILE).unlink(missing_ok=True)
         self._throw_away(self._places.previous(name), name)
 
     def switch_back(self, name: str) -> None:

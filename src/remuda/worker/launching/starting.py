@@ -143,7 +143,7 @@ class Starting:
             recipe = grpc_recipe(program, self.environ, self.tokens.grpc, vulkan, bind=self.bind)
             return replace(recipe, start_limit=self.start_limit)
         if not request.model_id:
-            return check_recipe(manifest, folder, self.environ) if request.prove and manifest.check else None
+            return check_recipe(manifest, folder, self.environ) if manifest.check else None
         if request.protocol != Protocol.HTTP:
             raise Invalid(
                 f"{request.backend} speaks HTTP, and gRPC was asked for",

@@ -96,7 +96,8 @@ class Supervisor:
                 if model == backend
                 else f"{backend} could not be started for {model}"
             )
-            raise StartFailed(f"{what}: {reason}")
+            stopped = entry.stopping and not entry.failure  # Which says nothing about the backend.
+            raise (BackendFailed if stopped else StartFailed)(f"{what}: {reason}")
         return replica
 
     async def stop(self, keys: Sequence[ProcessKey], *, free: bool) -> Sequence[Stopped]:

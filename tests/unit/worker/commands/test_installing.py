@@ -544,6 +544,29 @@ async def test_server_is_proven_with_the_model_that_it_ran_last(rig: Rig) -> Non
     assert await rig.depot.last_start("engine") is None
 
 
+async def test_install_starts_a_server_once_to_see_that_it_starts_and_ends_it(rig: Rig) -> None:
+    rig.offer("engine")
+    rig.http_backends.add("engine")
+    rig.supervision.fails = "engine did not start: it ended with exit code 3"
+    reply = await rig.install(BackendInstall(backend="engine"))
+    assert (reply.success, reply.code) == (False, "start_failed")
+
+    rig.supervision.fails = ""
+    for _ in range(2):
+        assert await rig.install(BackendInstall(backend="engine")) == BackendInstallReply(success=True)
+    assert len(rig.supervision.started) == 2, "once it has started there is nothing to see"
+    assert rig.supervision.table == {}
+
+
+async def test_server_that_a_model_did_not_start_with_is_not_blamed(rig: Rig) -> None:
+    rig.offer("engine")
+    rig.http_backends.add("engine")
+    await rig.install(BackendInstall(backend="engine"))
+    rig.supervision.fails = "engine could not be started for m: no such file"
+    await rig.install(BackendInstall(backend="engine", model_id="m"))
+    assert await rig.depot.has_started("engine")
+
+
 async def test_proof_says_so_when_there_is_nothing_to_start(rig: Rig) -> None:
     rig.offer("engine")
     rig.http_backends.add("engine")

@@ -1,5 +1,7 @@
 """What the worker's reports tell, and when."""
 
+from pathlib import Path
+
 import anyio
 import pytest
 
@@ -7,7 +9,7 @@ from remuda.wire import subjects
 from remuda.wire.backends import BackendDelete, BackendDeleteReply, BackendInstall
 from remuda.wire.nodes import RunningReplica
 from remuda.worker.processes.model import ProcessPhase, Protocol
-from tests.support.commands_rig import Rig
+from tests.support.commands_rig import Rig, rigged
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
@@ -74,9 +76,36 @@ async def test_server_that_nothing_could_be_proven_with_is_told_until_a_model_ha
     await rig.depot.register("alone", f"{serves}check: [serve, '{{port}}']\n")
     await rig.depot.register("needy", serves)
     await wait_until(lambda: unprovable() == {"alone": False, "needy": True})
+    checks = {one.name: one.start_check for one in rig.commands.report().installed}
+    assert checks == {"alone": "unchecked", "needy": ""}
     rig.http_backends.add("needy")
     await rig.install(BackendInstall(backend="needy", model_id="m", model_path="org/m", protocol="http"))
     await wait_until(lambda: unprovable() == {"alone": False, "needy": False})
+
+
+async def test_report_tells_how_the_last_start_went_also_after_a_restart(tmp_path: Path) -> None:
+    def told(rig: Rig) -> list[tuple[str, str]]:
+        return [(one.start_check, one.start_error) for one in rig.commands.report().installed]
+
+    why = "echo did not start: it ended with exit code 3"
+    install = BackendInstall(backend="echo", op_id="o-1")
+    async with rigged(tmp_path) as rig:
+        rig.offer("echo")
+        rig.supervision.fails, rig.supervision.readiness = why, anyio.Event()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(rig.install, install)
+            await wait_until(lambda: told(rig) == [("unchecked", "")])
+            rig.supervision.readiness.set()
+        assert [one.start_check for one in rig.delivered[-1].installed] == ["failed"], "before the reply"
+        assert [one.op_id for one in rig.delivered[-1].work] == ["o-1"], "it is not over before that is told"
+    async with rigged(tmp_path) as rig:
+        await wait_until(lambda: told(rig) == [("failed", why)])
+        await rig.install(install)
+        await wait_until(lambda: told(rig) == [("started", "")])
+        rig.supervision.table.clear()
+        rig.supervision.fails = why
+        await rig.install(BackendInstall(backend="echo", model_id="m"))
+        await wait_until(lambda: told(rig) == [("failed", why)])
 
 
 async def test_alias_of_an_installed_backend_is_told(rig: Rig) -> None:

@@ -93,4 +93,4 @@ def test_server_is_proven_by_the_start_that_its_file_declares(tmp_path: Path) ->
     assert recipe is not None
     assert recipe.command(9000).argv == ("./server", "--port", "9000", "--no-model")
     assert recipe.command(9000).env == {"PORT": "9000"}
-    assert STARTING.recipe(file, BackendInstall(backend="engine")) is None, "only for a proof"
+    assert STARTING.recipe(file, BackendInstall(backend="engine")) == recipe, "an install starts it, too"
