@@ -3,6 +3,8 @@
 import asyncio
 import errno
 import socket
+import struct
+import sys
 from typing import Any, Final
 
 IDLE_S: Final = 4
@@ -37,6 +39,34 @@ def expect_acknowledgement(transport: asyncio.BaseTransport) -> None:
     connected = _tcp_socket(transport)
     if connected is not None and hasattr(socket, "TCP_USER_TIMEOUT"):
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1000 * UNACKNOWLEDGED_S)
+
+
+# Of Linux's `struct tcp_info`: eight bytes, then 32-bit numbers, of which these are the fifth and the 13th.
+_TCP_INFO: Final = struct.Struct("=8x4I I 7I I")
+_UNACKNOWLEDGED_PLACE: Final = 4
+_LAST_ACK_MS_PLACE: Final = 12
+
+
+def unacknowledged(transport: asyncio.BaseTransport, sent_s_ago: float) -> bool:
+    """Whether what was sent so long ago, and last, got no acknowledgement for too long: probes are not sent
+    meanwhile, and the system itself goes on trying for a quarter of an hour.
+
+    Unlike `expect_acknowledgement`, this spares a server that is busy and does not read: its machine
+    acknowledges all that it was sent, and says that it takes no more for now."""
+    connected = _tcp_socket(transport)
+    if connected is None or sent_s_ago < UNACKNOWLEDGED_S or sys.platform != "linux":
+        return False
+    try:
+        info = connected.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size)
+    except OSError:  # It has just been closed.
+        return False
+    return len(info) == _TCP_INFO.size and is_overdue(info)
+
+
+def is_overdue(info: bytes) -> bool:
+    """By what the system tells of a connection. Where nothing waits for an acknowledgement, none is late."""
+    figures = _TCP_INFO.unpack(info)
+    return figures[_UNACKNOWLEDGED_PLACE] > 0 and figures[_LAST_ACK_MS_PLACE] >= 1000 * UNACKNOWLEDGED_S
 
 
 def vanished(error: Exception | None) -> bool:

@@ -52,6 +52,7 @@ class HttpConnection(asyncio.Protocol):
         self._parser = HttpResponseParser(self)
         self._waiter: asyncio.Future[None] | None = None
         self._asked = False
+        self._sent_s = math.inf
         self._deadline_s = math.inf  # Of whoever waits for something to come.
         self._begins_within_s = timeouts.whole_s
         self._forget()
@@ -76,6 +77,7 @@ class HttpConnection(asyncio.Protocol):
         self._asked = True
         if self._transport is None or self._transport.is_closing():
             raise _lost(unsent=True)
+        self._sent_s = self._loop.time()
         if len(body) <= _JOINED_BYTES_MAX:
             self._transport.write(head + body)
         else:
@@ -114,7 +116,11 @@ class HttpConnection(asyncio.Protocol):
             self._transport.abort()
 
     def hurry(self, now_s: float) -> None:
-        """Fail the exchange if whoever waits has waited long enough, by the loop's clock."""
+        """Fail the exchange if whoever waits has waited long enough, by the loop's clock, or if the other
+        machine is gone."""
+        if self._transport is not None and sockets.unacknowledged(self._transport, now_s - self._sent_s):
+            self._fail(self._cut_off())
+            return
         if now_s < self._deadline_s:
             return
         words = f"the backend did not begin to answer within {self._begins_within_s:g} s"
@@ -149,6 +155,8 @@ class HttpConnection(asyncio.Protocol):
         if self._headed and self._ends_with_connection and error is None:
             self._complete = True
             self._wake()
+        elif sockets.vanished(error):
+            self._fail(self._cut_off())
         elif not self._spoken:
             self._fail(_lost(unsent=False))
         else:
@@ -205,6 +213,13 @@ class HttpConnection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         self._complete = self._headed
+
+    def _cut_off(self) -> UpstreamFailed:
+        """Without `_spoken` another replica may be asked, though this one may have heard all of it."""
+        fault = Fault.BROKE if self._spoken else Fault.UNREACHABLE
+        return UpstreamFailed(
+            fault, "the worker's machine stopped acknowledging what it was sent; is it off the network?"
+        )
 
     def _garbled(self, words: str) -> None:
         self._surplus = self._complete
