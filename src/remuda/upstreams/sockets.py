@@ -57,7 +57,7 @@ def unacknowledged(transport: asyncio.BaseTransport, sent_s_ago: float) -> bool:
     if connected is None or sent_s_ago < UNACKNOWLEDGED_S or sys.platform != "linux":
         return False
     try:
-        info = connected.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size)
+        info: bytes = connected.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size)
     except OSError:  # It has just been closed.
         return False
     return len(info) == _TCP_INFO.size and is_overdue(info)
@@ -65,7 +65,7 @@ def unacknowledged(transport: asyncio.BaseTransport, sent_s_ago: float) -> bool:
 
 def is_overdue(info: bytes) -> bool:
     """By what the system tells of a connection. Where nothing waits for an acknowledgement, none is late."""
-    figures = _TCP_INFO.unpack(info)
+    figures: tuple[int, ...] = _TCP_INFO.unpack(info)
     return figures[_UNACKNOWLEDGED_PLACE] > 0 and figures[_LAST_ACK_MS_PLACE] >= 1000 * UNACKNOWLEDGED_S
 
 

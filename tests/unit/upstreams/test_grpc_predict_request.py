@@ -99,6 +99,17 @@ def test_fields_beside_openais_reach_the_backend() -> None:
     assert (options.NKeep, options.IgnoreEOS) == (9, True)
 
 
+def test_nothing_is_penalized_within_the_last_0_tokens() -> None:
+    penalties: dict[str, Any] = {"repeat_penalty": 1.5, "frequency_penalty": 1, "presence_penalty": 1}
+    by_request = _chat(repeat_last_n=0, **penalties)
+    by_config = _chat(_parameters(repeat_last_n=0), **penalties)
+    not_said = _chat(**penalties)
+
+    for options in (by_request, by_config):
+        assert (options.Penalty, options.FrequencyPenalty, options.PresencePenalty) == (1, 0, 0)
+    assert (not_said.Penalty, not_said.FrequencyPenalty, not_said.PresencePenalty) == (1.5, 1, 1)
+
+
 @pytest.mark.parametrize(
     ("backend", "top_k"), [("llama-cpp", 40), ("cuda12-llama-cpp", 40), ("", 40), ("vllm", 0)]
 )

@@ -72,6 +72,8 @@ def plan_generation(
     }
     body |= {name: getattr(options, field) for field, name in _SAMPLING}
     body |= {name: value for field, name in _SAMPLING_UNLESS_ZERO if (value := getattr(options, field))}
+    if options.Repeat < 0:  # All there is; the engine takes numbers only.
+        body["repeat_last_n"] = context_size
     if options.Temperature <= 0:
         body["top_k"] = 1  # The same token, without sorting the whole vocabulary for it.
     if options.StopPrompts:

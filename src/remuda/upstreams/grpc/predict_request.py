@@ -356,6 +356,9 @@ def _sampling(preset: Preset, call: InferenceCall, request: Texts) -> pb.Predict
         value = getattr(request, name)
         if value is not None:
             setattr(options, field, value)
+    last_n = request.repeat_last_n
+    if (preset.config.parameters.repeat_last_n if last_n is None else last_n) == 0:
+        _penalize_nothing(options)  # On the wire, 0 is also what stands for "not said".
     if isinstance(request, ChatRequest) and request.max_completion_tokens is not None:
         options.Tokens = request.max_completion_tokens
     if request.stop:
@@ -384,6 +387,11 @@ def _preset_options(config: ModelConfig) -> pb.PredictOptions:
         if value is not None:
             setattr(options, field, value)
     return options
+
+
+def _penalize_nothing(options: pb.PredictOptions) -> None:
+    """As of a repetition within the last 0 tokens."""
+    options.Penalty, options.FrequencyPenalty, options.PresencePenalty = 1.0, 0.0, 0.0
 
 
 def _configured(config: ModelConfig) -> Iterator[tuple[str, object]]:

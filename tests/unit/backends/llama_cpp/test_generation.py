@@ -62,6 +62,12 @@ def test_a_prompt_is_completed_and_messages_are_a_chat() -> None:
     )
 
 
+@pytest.mark.parametrize(("asked", "sent"), [(-1, CONTEXT), (8, 8), (0, None)])
+def test_repetitions_are_looked_for_in_so_many_tokens(asked: int, sent: int | None) -> None:
+    """The engine itself takes no -1; 0 stands for "not said"."""
+    assert prompted(Repeat=asked).body.get("repeat_last_n") == sent
+
+
 def test_messages_without_the_wish_for_a_template_leave_the_prompt_in_force() -> None:
     assert not planned(
         pb.PredictOptions(Prompt="Once", Messages=[pb.Message(role="user", content="Hello")]), CONTEXT
