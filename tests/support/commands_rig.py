@@ -52,6 +52,7 @@ class ScriptedSupervision:
         self.freed: list[ProcessKey] = []
         self.fails = ""  # Why no process becomes ready.
         self.immortal: set[ProcessKey] = set()
+        self.just_ended: set[ProcessKey] = set()  # They are believed ready until somebody looks.
         self.readiness: anyio.Event | None = None  # What processes wait for before they are ready.
         self.before_stop: Callable[[], Awaitable[None]] = anyio.lowlevel.checkpoint
         self.free_trouble = ""
@@ -68,6 +69,10 @@ class ScriptedSupervision:
         if replica is None or replica.phase is not ProcessPhase.READY or name not in replica.names:
             return None
         return replica
+
+    async def confirm(self, key: ProcessKey) -> None:
+        if key in self.just_ended:
+            self.table[key] = replace(self.table[key], phase=ProcessPhase.WAITING)
 
     def named(self, text: str) -> Sequence[ProcessKey]:
         exact = ProcessKey.parse(text)

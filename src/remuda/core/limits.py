@@ -139,6 +139,7 @@ BACKEND_HEALTH_MOST_S = 0.2
 BACKEND_HEALTH_CALL_S = 2.0
 BACKEND_WATCH_EVERY_S = 15.0  # Once it is ready.
 BACKEND_WATCH_AGAIN_S = 1.0  # After a refused connection.
+BACKEND_END_NOTICED_S = 1.0  # By then the end of a process is known that others have noticed.
 BACKEND_REFUSALS_MAX = 3  # Refused connections in a row before a live process counts as broken.
 BACKEND_FREE_S = 5.0
 BACKEND_GRACE_S = 15.0  # Between SIGTERM and SIGKILL.

@@ -41,6 +41,7 @@ class RoutingRecord:
     route: Route | None = None  # The replica that answered, or was tried last.
     tried: list[Route] = field(default_factory=list)
     failures: list[UpstreamFailed] = field(default_factory=list)  # Of those tried, before any answer.
+    recovered: list[Route] = field(default_factory=list)  # Tried, found well since, and open once more.
     reloaded: bool = False  # All replicas were found gone, and the model was loaded again for this request.
     waited_s: float = 0.0
 
@@ -52,6 +53,14 @@ def may_try_again(failures: Sequence[UpstreamFailed]) -> bool:
     asking the next. One that broke off may have crashed because of it."""
     processed = sum(not failure.unprocessed for failure in failures)
     return failures[-1].elsewhere and processed < _PROCESSED_MAX and len(failures) < _TRIES_MAX
+
+
+def recovered(routing: RoutingRecord, well: Sequence[Route]) -> list[Route]:
+    """Of those found well after a failure, the ones to try once more: they turned the request away unheard,
+    such as a server that was just being started again."""
+    before = {route.id for route in routing.recovered}
+    unheard = [route for route, why in zip(routing.tried, routing.failures, strict=True) if why.unprocessed]
+    return [route for route in unheard if route in well and route.id not in before]
 
 
 class RequestDispatcher:
@@ -126,11 +135,13 @@ class RequestDispatcher:
         """Whether there is a replica to try, or will be one because all that failed are gone."""
         if self._open_to(model, routing):
             return True
+        well = [route for route in routing.tried if not await self._loading.gone(route)]
+        if well:
+            again = recovered(routing, well)
+            routing.recovered += again
+            return bool(again)
         if routing.reloaded:
             return False
-        for route in routing.tried:
-            if not await self._loading.gone(route):
-                return False
         routing.reloaded = True
         return True
 
@@ -143,8 +154,9 @@ class RequestDispatcher:
         routes = () if entry is None else entry.routes
         if not routing.tried:
             return routes
-        tried = {route.id for route in routing.tried}
-        return [route for route in routes if route.id not in tried]
+        tried = Counter(route.id for route in routing.tried)
+        tried.subtract(route.id for route in routing.recovered)
+        return [route for route in routes if tried[route.id] <= 0]
 
     async def _wait_for_seat(self, model: str, routing: RoutingRecord, meanwhile: Meanwhile) -> Route:
         began_s = self._clock.monotonic()

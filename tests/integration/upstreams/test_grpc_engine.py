@@ -157,9 +157,22 @@ async def test_a_server_that_refuses_the_token_has_failed(engine: GrpcEngine) ->
             await engine.load(ReplicaEndpoint(address, protocol="http"), PARROT, Place())
 
 
+async def test_a_server_that_its_worker_says_is_not_there_is_gone(
+    engine: GrpcEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("remuda.upstreams.grpc.limits.HTTP_POLL_S", 0.01)
+    monkeypatch.setattr("remuda.upstreams.grpc.limits.HTTP_MISSING_S", 0.05)
+    async with _http_server(503, refusal="not_ready") as (address, _):
+        endpoint = ReplicaEndpoint(address, protocol="http", path="/door")
+        assert await engine.healthy(endpoint) is False
+        with anyio.fail_after(10), pytest.raises(BackendFailed, match="ended before it answered"):
+            await engine.load(endpoint, PARROT, Place())
+
+
 @asynccontextmanager
-async def _http_server(*statuses: int) -> AsyncIterator[tuple[str, list[str]]]:
-    """Answers with these, then with the last one; and what it was asked for."""
+async def _http_server(*statuses: int, refusal: str = "") -> AsyncIterator[tuple[str, list[str]]]:
+    """Answers with these, then with the last one; and what it was asked for. `refusal`: of a worker."""
+    header = f"X-Remuda-Refusal: {refusal}\r\n".encode() if refusal else b""
     asked: list[str] = []
 
     async def handle(stream: SocketStream) -> None:
@@ -167,7 +180,7 @@ async def _http_server(*statuses: int) -> AsyncIterator[tuple[str, list[str]]]:
             async for head in stream:
                 asked.append(head.split()[1].decode())
                 status = statuses[min(len(asked), len(statuses)) - 1]
-                await stream.send(b"HTTP/1.1 %d Word\r\nContent-Length: 2\r\n\r\n{}" % status)
+                await stream.send(b"HTTP/1.1 %d Word\r\n%sContent-Length: 2\r\n\r\n{}" % (status, header))
 
     listener = await anyio.create_tcp_listener(local_host="127.0.0.1")
     async with listener, anyio.create_task_group() as group:

@@ -186,6 +186,33 @@ async def test_all_replicas_are_gone_so_the_model_is_loaded_again(fate: str) -> 
     assert house.loads.brought == 1
 
 
+@pytest.mark.parametrize(("then", "answered"), [("answer", True), ("refuse connection", False)])
+async def test_replica_that_turned_a_request_away_and_is_found_well_is_tried_once_more(
+    then: str, answered: bool
+) -> None:
+    """It was just being started again."""
+    house = House(route(0))
+    replica = house.script(0, "refuse connection", then)
+    if answered:
+        client, _ = await house.ask()
+        assert client.body == b"done"
+    else:
+        with pytest.raises(UpstreamFailed, match="nobody listens"):
+            await house.ask()
+
+    assert replica.served == 2
+    assert house.loads.brought == 0
+
+
+async def test_replica_that_may_have_worked_on_a_request_is_not_given_it_again() -> None:
+    house = House(route(0))
+    replica = house.script(0, "crash", "answer")
+    with pytest.raises(UpstreamFailed, match="was lost"):
+        await house.ask()
+
+    assert replica.served == 1
+
+
 async def test_model_is_loaded_again_for_a_request_only_once() -> None:
     house = House(route(0), route(1))
     for index in range(3):
@@ -256,8 +283,8 @@ async def test_what_any_replica_would_refuse_is_asked_of_no_other() -> None:
 
 async def test_only_replica_failed_and_is_well_again_so_the_failure_is_told() -> None:
     house = House(route())
-    house.script(0, "refuse connection")
-    with pytest.raises(UpstreamFailed, match="nobody listens"):
+    house.script(0, "crash")
+    with pytest.raises(UpstreamFailed, match="was lost"):
         await house.ask()
 
     assert house.loads.brought == 0
@@ -265,7 +292,7 @@ async def test_only_replica_failed_and_is_well_again_so_the_failure_is_told() ->
 
 async def test_replica_that_failed_is_known_again_when_figures_about_it_have_changed() -> None:
     house = House(route())
-    failing = house.script(0, "refuse connection")
+    failing = house.script(0, "crash")
     house.loads.on_doubt = lambda: house.show([replace(route(), vram_free=1, silent=True)])
 
     with pytest.raises(UpstreamFailed):

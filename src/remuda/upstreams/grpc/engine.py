@@ -16,6 +16,7 @@ from remuda.upstreams.grpc.channels import Channel, GrpcCall
 from remuda.upstreams.grpc.error_mapping import words_of
 from remuda.upstreams.grpc.loading import model_options
 from remuda.upstreams.http.client import Pool, ServerAddress, ServerTurnedAway
+from remuda.upstreams.http.refusals import NOT_READY, REFUSAL_HEADER
 from remuda.upstreams.http2 import failures
 from remuda.upstreams.http2.failures import CallFailed, Unreachable, Vanished
 
@@ -58,18 +59,23 @@ class GrpcEngine:
         return None
 
     async def _until_it_answers(self, endpoint: ReplicaEndpoint, model: ModelConfig) -> None:
+        """Its worker said that it runs: if it says for long that it does not, it has ended or was stopped."""
+        missing_since_s = 0.0
         while True:
             try:
                 with anyio.move_on_after(limits.HTTP_CALL_S):
-                    status = await _status(self._http, endpoint)
+                    status, missing = await _status(self._http, endpoint)
                     if status == _OK:
                         return
+                    missing_since_s = (missing_since_s or anyio.current_time()) if missing else 0.0
                     if status in _SHUT:
                         raise BackendFailed(
                             f"the server of {model.id} does not let this frontend in: {status}"
                         )
             except UpstreamFailed:
                 pass  # It does not listen yet, or hangs up until it is ready.
+            if missing_since_s and anyio.current_time() - missing_since_s > limits.HTTP_MISSING_S:
+                raise BackendFailed(f"the server of {model.id} ended before it answered")
             await anyio.sleep(limits.HTTP_POLL_S)
 
 
@@ -103,16 +109,18 @@ async def _answer(endpoint: ReplicaEndpoint, method: str, request: bytes) -> byt
 
 async def _http_health(pool: Pool, endpoint: ReplicaEndpoint) -> bool | None:
     try:
-        return True if await _status(pool, endpoint) == _OK else None
+        status, missing = await _status(pool, endpoint)
+        return False if missing else True if status == _OK else None
     except ServerTurnedAway:
         return False
     except UpstreamFailed:
         return None
 
 
-async def _status(pool: Pool, endpoint: ReplicaEndpoint) -> int:
-    """What a server that speaks HTTP answers when it is asked how it is."""
-    address, status = ServerAddress.parsed(endpoint.address), 0
+async def _status(pool: Pool, endpoint: ReplicaEndpoint) -> tuple[int, bool]:
+    """What a server that speaks HTTP answers when it is asked how it is, and whether it is its worker that
+    answers, because no such process takes connections."""
+    address, status, missing = ServerAddress.parsed(endpoint.address), 0, False
     for path in _SIGNS_OF_LIFE:
         lines = (
             f"GET {endpoint.path}{path} HTTP/1.1",
@@ -121,8 +129,8 @@ async def _status(pool: Pool, endpoint: ReplicaEndpoint) -> int:
         )
         head = "\r\n".join((*lines, "", "")).encode()
         answer = await pool.exchange(address, head, b"")
-        status = answer.status
+        status, missing = answer.status, answer.headers.get(REFUSAL_HEADER) == NOT_READY
         pool.release(answer)
         if status != _MISSING:
             break
-    return status
+    return status, missing

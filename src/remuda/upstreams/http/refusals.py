@@ -9,6 +9,7 @@ import msgspec
 from remuda.inference.failures import Fault, RequestUnsupported, UpstreamFailed, clients_fault
 
 REFUSAL_HEADER: Final = b"x-remuda-refusal"  # Set by a worker's own answers, before its backend has spoken.
+NOT_READY: Final = b"not_ready"  # In it: there is no such process, or it takes no connections.
 JSON: Final = b"application/json"
 EVENTS: Final = b"text/event-stream"
 _WORDS_MAX: Final = 500

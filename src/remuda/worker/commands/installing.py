@@ -98,7 +98,7 @@ class Installs:
         """Raises what stands against it."""
         request = asked.model_copy(update={"backend": named_backend(asked)})
         key = _key(request.model_id or request.backend, request.replica_index)
-        replica = self._running(key, request)
+        replica = await self._running(key, request)
         if replica is not None and not (request.force or request.digest or request.uri):
             return self._reply(replica)
         async with self._work.attempting("install", request, reported=not request.model_id) as attempt:
@@ -156,7 +156,7 @@ class Installs:
         spec: InstallSpec | None,
         attempt: RunningAttempt,
     ) -> _Had:
-        running = self._running(key, request)
+        running = await self._running(key, request)
         here = not request.force and _has(sight, request)
         followed = here and await self._follow(request, sight)
         if followed and not (request.model_id or request.prove) and await self._has_started(sight):
@@ -296,8 +296,11 @@ class Installs:
         """Progress comes from whoever fetches the same, also while this request waits for it to end."""
         return nullcontext() if spec is None else self._pulls.watched(spec.name, attempt.stepped)
 
-    def _running(self, key: ProcessKey, request: BackendInstall) -> ProcessStatus | None:
-        """An HTTP server has its model and options from its start: with others it is another server."""
+    async def _running(self, key: ProcessKey, request: BackendInstall) -> ProcessStatus | None:
+        """An HTTP server has its model and options from its start: with others it is another server. Whoever
+        is told of a process that has just ended would wait for it in vain."""
+        if self._supervision.usable(key, request.backend) is not None:
+            await self._supervision.confirm(key)
         replica = self._supervision.usable(key, request.backend)
         if replica is None or replica.protocol is Protocol.GRPC:
             return replica

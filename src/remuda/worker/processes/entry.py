@@ -166,6 +166,7 @@ class Life:
 log = structlog.get_logger(__name__)
 
 _INSTANCE_BYTES = 9
+_ANSWERING: Final = (ProcessPhase.READY, ProcessPhase.UNRESPONSIVE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +226,7 @@ class ProcessEntry:
         One that does not answer counts: it may be busy, and to replace it would cut off whoever it works for.
         """
         return (
-            self.replica.phase in (ProcessPhase.READY, ProcessPhase.UNRESPONSIVE)
+            self.replica.phase in _ANSWERING
             and name in self.launch.names
             and self._stamp == self._context.machine.folder_stamp(self.launch.folder)
         )
@@ -241,6 +242,21 @@ class ProcessEntry:
         while self.replica.phase is ProcessPhase.STARTING and not self.gone.is_set():
             await self._moves.changed.wait()
         return self.replica
+
+    async def confirmed(self) -> bool:
+        """Not, if it is believed to answer and nothing listens there, for a reason other than its end. That
+        it ended is seen a moment later than by whoever it hung up on; that moment is waited for here."""
+        seen = self.replica
+        if seen.phase not in _ANSWERING:
+            return True
+        answer = await self._context.backends.health(seen.port, self.launch.recipe)
+        if answer.healthy:
+            return True
+        with anyio.move_on_after(limits.BACKEND_END_NOTICED_S):
+            while self.replica.instance == seen.instance and self.replica.phase in _ANSWERING:
+                await self._moves.changed.wait()
+            return True
+        return not answer.refused
 
     def wish_stop(self, *, free: bool) -> None:
         """The first wish counts; a later one that is less patient makes it so."""

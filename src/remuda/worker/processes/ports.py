@@ -103,6 +103,11 @@ class Supervision(Protocol):
         and running from the folder that is installed now."""
         ...
 
+    async def confirm(self, key: ProcessKey) -> None:
+        """Look now whether the process under this key takes connections, if it is believed to. One that has
+        ended a moment ago is no longer usable when this returns; one that has closed its port is stopped."""
+        ...
+
     def named(self, text: str) -> Sequence[ProcessKey]:
         """The keys meant by a backend's name, a model id or a process key, as backend.stop understands it."""
         ...

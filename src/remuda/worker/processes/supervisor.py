@@ -80,6 +80,11 @@ class Supervisor:
 
     # Changing.
 
+    async def confirm(self, key: ProcessKey) -> None:
+        entry = self._entries.get(key)
+        if entry is not None and not await entry.confirmed():
+            await self.stop((key,), free=False)
+
     async def start(self, launch: Launch) -> ProcessStatus:
         while (entry := self._entries.get(launch.key)) is not None and not entry.serves(launch):
             [outcome] = await self.stop((launch.key,), free=True)

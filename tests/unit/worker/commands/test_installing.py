@@ -116,6 +116,18 @@ async def test_dead_process_is_replaced(rig: Rig) -> None:
     assert len(rig.supervision.started) == 1
 
 
+async def test_process_that_has_just_ended_is_replaced_though_it_still_counts_as_ready(rig: Rig) -> None:
+    rig.offer("echo")
+    ended = rig.live("qwen#0", "echo")
+    rig.supervision.just_ended.add(ended.key)
+
+    reply = await rig.install(BackendInstall(backend="echo", model_id="qwen"))
+
+    assert reply.success
+    assert reply.instance != ended.instance
+    assert len(rig.supervision.started) == 1
+
+
 async def test_installed_backend_is_not_looked_for_in_galleries(rig: Rig) -> None:
     rig.offer("echo")
     await rig.install(BackendInstall(backend="echo", model_id="a"))

@@ -93,6 +93,41 @@ def test_a_process_of_another_backend_is_not_trusted() -> None:
     supervised(scene)
 
 
+def test_a_process_whose_end_is_not_noticed_yet_is_not_usable_once_it_was_looked_at() -> None:
+    async def scene(rig: Rig) -> None:
+        await rig.supervisor.start(launch())
+        [process] = rig.machine.alive
+        process.code = -9  # Its port is closed, and who waits for its end has not been told.
+        assert rig.supervisor.usable(KEY, "echo") is not None
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(rig.supervisor.confirm, KEY)
+            await anyio.sleep(STEP_S)
+            process.over.set()
+        assert rig.supervisor.usable(KEY, "echo") is None
+
+    supervised(scene)
+
+
+def test_a_process_that_has_closed_its_port_is_stopped_once_it_was_looked_at() -> None:
+    async def scene(rig: Rig) -> None:
+        await rig.supervisor.start(launch())
+        await anyio.sleep(1)
+        await rig.supervisor.confirm(KEY)
+        assert rig.supervisor.replicas() == []
+
+    supervised(scene, scripts(Script(closes_port_s=1)))
+
+
+def test_a_busy_process_stays_usable_when_it_was_looked_at() -> None:
+    async def scene(rig: Rig) -> None:
+        first = await rig.supervisor.start(launch())
+        await anyio.sleep(1)
+        await rig.supervisor.confirm(KEY)
+        assert rig.supervisor.usable(KEY, "echo") == first
+
+    supervised(scene, scripts(Script(silent=(1, 60))))
+
+
 def test_a_child_that_dies_while_it_starts_leaves_an_error_and_nothing_else() -> None:
     script = Script(ready_s=None, exits_s=0.3, code=3, stderr=("one", "two"))
 
