@@ -14,6 +14,7 @@ from tests.unit.worker.processes.rig import FIRST_PORT, Rig, launch, scripts, su
 
 KEY = ProcessKey("m", 0)
 STEP_S = 0.05  # Of a clock that jumps.
+CHANGED_S = 1.0  # After which a process is no longer what it was.
 
 
 async def until(rig: Rig, phase: ProcessPhase, key: ProcessKey = KEY) -> ProcessStatus:
@@ -111,21 +112,21 @@ def test_a_process_whose_end_is_not_noticed_yet_is_not_usable_once_it_was_looked
 def test_a_process_that_has_closed_its_port_is_stopped_once_it_was_looked_at() -> None:
     async def scene(rig: Rig) -> None:
         await rig.supervisor.start(launch())
-        await anyio.sleep(1)
+        await anyio.sleep(CHANGED_S)
         await rig.supervisor.confirm(KEY)
         assert rig.supervisor.replicas() == []
 
-    supervised(scene, scripts(Script(closes_port_s=1)))
+    supervised(scene, scripts(Script(closes_port_s=CHANGED_S)))
 
 
 def test_a_busy_process_stays_usable_when_it_was_looked_at() -> None:
     async def scene(rig: Rig) -> None:
         first = await rig.supervisor.start(launch())
-        await anyio.sleep(1)
+        await anyio.sleep(CHANGED_S)
         await rig.supervisor.confirm(KEY)
         assert rig.supervisor.usable(KEY, "echo") == first
 
-    supervised(scene, scripts(Script(silent=(1, 60))))
+    supervised(scene, scripts(Script(silent=(CHANGED_S, 60))))
 
 
 def test_a_child_that_dies_while_it_starts_leaves_an_error_and_nothing_else() -> None:
