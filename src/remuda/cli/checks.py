@@ -189,9 +189,10 @@ def check_operations(patient: Patient) -> list[Finding]:
         with AdminClient(patient.target(), _CALL_S) as client:
             listed = client.get("api", "ops", state="live", limit=str(_OPS_MAX)).read(OpViews)
             ops = [client.get("api", "ops", op.id).read(OpView) for op in listed.operations]
+            _, nodes = client.nodes() if ops else (None, [])
     except (FrontendUnreachable, NotFound, Unauthorized):
         return []  # Other checks have said so, or it has just been put away.
-    return findings.operations(ops)
+    return findings.operations(ops, nodes)
 
 
 CHECKS: Final[Mapping[str, Check]] = {

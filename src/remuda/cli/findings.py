@@ -187,25 +187,43 @@ def fleet(nodes: Sequence[NodeView]) -> list[Finding]:
     if not members:
         return [warning("nodes", "there are no nodes", "add a machine with `remuda join`")]
     healthy = sum(shown_status(node) == "healthy" for node in members)
-    found = [_node(node) for node in members if node.status != "healthy" or _reasons(node)]
+    found = [_node(node) for node in members if _is_finding(node)]
     return [*found, *([ok("nodes", f"{healthy} of {len(members)} are healthy")] if healthy else [])]
 
 
-def operations(ops: Sequence[OpView]) -> list[Finding]:
-    """Those that are under way and whose attempts keep failing. `ops` have their steps."""
-    return [_failing(op, step) for op in ops for step in steps_of(op) if _fails_again(step)]
+def operations(ops: Sequence[OpView], nodes: Sequence[NodeView]) -> list[Finding]:
+    """Those that are under way and whose attempts keep failing. `ops` have their steps. A worker that does
+    not answer is left out where its node is a finding already."""
+    members = {node.id: node for node in nodes}
+    failing = [(op, step) for op in ops for step in steps_of(op) if _fails_again(step)]
+    return [
+        _failing(op, step, members.get(step.node_id))
+        for op, step in failing
+        if not (_unanswered(step) and _is_finding(members.get(step.node_id)))
+    ]
+
+
+def _unanswered(step: StepView) -> bool:
+    return step.problem is not None and step.problem.code == "no_responders"
+
+
+def _is_finding(node: NodeView | None) -> bool:
+    return node is not None and (node.status != "healthy" or bool(_reasons(node)))
 
 
 def _fails_again(step: StepView) -> bool:
     return step.state == "pending" and step.failures > 0 and step.problem is not None
 
 
-def _failing(op: OpView, step: StepView) -> Finding:
+def _failing(op: OpView, step: StepView, node: NodeView | None) -> Finding:
     assert step.problem is not None, "only failing steps are listed"
     times = "once" if step.failures == 1 else f"{step.failures} times"
     message = (
         f"{title(op)} on {step.node_name} has failed {times} and is being retried: {step.problem.message}"
     )
+    facts = None if node is None else node.remuda
+    if _unanswered(step) and facts is not None and facts.heard_seconds_ago is not None:
+        message = f"{message}; its last heartbeat came {facts.heard_seconds_ago} s ago"
     show = f"remuda ops show {short_id(op.id)}"
     remedy = f"{step.problem.hint}; {show} says more" if step.problem.hint else f"{show} says more"
     return Finding("operations", Level.WARNING if step.failures == 1 else Level.PROBLEM, message, remedy)

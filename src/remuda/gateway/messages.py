@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any, Final, TypeVar
 
 import anyio
-from fastapi import Request, Response
+from fastapi import Depends, Request, Response
 from pydantic import BaseModel
 
 from remuda.core import limits
@@ -33,6 +33,19 @@ async def read_known(request: Request, model: type[B]) -> B:
     message = await read(request, model)
     refuse_unknown_fields(model, await request.body())
     return message
+
+
+class _NoFields(BaseModel):
+    pass
+
+
+async def refuse_body_fields(request: Request) -> None:
+    """For routes of our own that take no body, or an empty one."""
+    if await body(request):
+        await read_known(request, _NoFields)
+
+
+NO_BODY_FIELDS: Final = Depends(refuse_body_fields)
 
 
 async def body(request: Request) -> bytes:

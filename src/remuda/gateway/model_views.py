@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Final
 
+from remuda.core import limits
 from remuda.core.ids import ReplicaKey
 from remuda.fleet.fleet import Standing
 from remuda.fleet.health import Reachability
@@ -20,6 +21,7 @@ from remuda.wire.serving import BackendState, LoadingView, MemoryUsage, ModelIte
 _ON_THEIR_WAY = (ReplicaState.STAGING, ReplicaState.LOADING)
 UNREACHABLE: Final = "unreachable"
 _CONFIRMED_FOR: Final = timedelta(seconds=30)  # Longer than between two heartbeats.
+_REPORT_DUE: Final = timedelta(seconds=limits.DIAL_GRACE_S)
 _OFFLINE: Final = (Reachability.GONE, Reachability.DEPARTED)
 
 
@@ -58,7 +60,19 @@ def _why_not_there(row: Replica, standing: Standing) -> str:
     node = standing.node
     if standing.reachability in _OFFLINE:
         return node.ended or f"{node.name} is offline"
+    if standing.stopped or node.ended:
+        return node.ended or f"the worker on {node.name} has stopped, or the machine is off"
+    if _out_of_reach(row, standing):
+        return f"{node.name} cannot be reached"
     return "" if _of_this_boot(row, node.boot_id) else f"the worker on {node.name} was restarted"
+
+
+def _out_of_reach(row: Replica, standing: Standing) -> bool:
+    """Our worker's HTTP port passes on what HTTP backends are asked; those of gRPC have ports of their own,
+    and are there as long as the worker says so."""
+    if not standing.unreached or not standing.node.version:
+        return False
+    return row.protocol == "http" or standing.heard_ago >= _REPORT_DUE
 
 
 def _of_this_boot(row: Replica, boot: str) -> bool:

@@ -58,8 +58,8 @@ _REPLIES: Final[Mapping[Verb, type[BackendInstallReply] | type[BackendUpgradeRep
 }
 UNREACHABLE: Final = Problem(
     "no_responders",
-    "its worker is not connected to the bus, although it sends heartbeats",
-    hint="look at the worker's log for its connection to the bus",
+    "its worker does not answer on the bus",
+    hint="check that the worker runs; its log says more about its connection to the bus",
     retryable=True,
 )
 

@@ -72,22 +72,30 @@ def _look(need: Need, offer: NodeOffer) -> _Fit | _Refusal:
 
 
 def _out_of_the_question(need: Need, offer: NodeOffer) -> _Refusal | None:
-    if offer.unfit:
+    unlabelled = _no_label(need, offer)
+    # A node that is silent for now does not get the label by coming back.
+    if offer.unfit and not (offer.passing and unlabelled):
         return _Refusal(offer.unfit, waiting_helps=offer.passing)
-    lacking = sorted(
-        f"{key}={value}" for key, value in need.selector.items() if offer.labels.get(key) != value
-    )
-    if lacking:
-        return _Refusal(
-            f"it has no label {' and no label '.join(lacking)}, which the model asks for; "
-            f"to set that: remuda nodes label {shlex.join([offer.name, *lacking])}"
-        )
+    if unlabelled:
+        return unlabelled
     if need.file and not offer.has_file and offer.cut_off is not None:
         return _incomplete(offer.cut_off)
     if need.file and not offer.has_file and not offer.may_have_file:
         why = _NO_FILE[offer.files_told].format(file=need.file)
         return _Refusal(why, waiting_helps=offer.files_told is FilesTold.NOT_YET)
     return _no_disk(need, offer)
+
+
+def _no_label(need: Need, offer: NodeOffer) -> _Refusal | None:
+    lacking = sorted(
+        f"{key}={value}" for key, value in need.selector.items() if offer.labels.get(key) != value
+    )
+    if not lacking:
+        return None
+    return _Refusal(
+        f"it has no label {' and no label '.join(lacking)}, which the model asks for; "
+        f"to set that: remuda nodes label {shlex.join([offer.name, *lacking])}"
+    )
 
 
 def _no_disk(need: Need, offer: NodeOffer) -> _Refusal | None:

@@ -175,6 +175,8 @@ def _refuse_unknown(cls: type[BaseModel], document: object, place: str) -> None:
     for name, value in document.items():
         if name not in known:
             shown = f"{place}{name[:_FIELD_CHARS_MAX]}"
+            if not known:
+                raise Invalid(f"{shown!r} is not a known field", hint="this request takes no fields")
             near = max(known, key=lambda one: likeness(name, one))
             if likeness(name, near) >= _NEAR_MIN:
                 hint = f"did you mean {place}{near}?"

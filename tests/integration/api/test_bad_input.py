@@ -123,6 +123,10 @@ async def test_a_registration_without_what_it_needs_is_refused(frontend: LiveFro
         ("/api/keys", {"name": "k", "model": ["m"]}, "model"),
         ("/api/models", {"config": "name: x", "nodes": []}, "nodes"),
         ("/api/models/m/unload", {"nodes": ["a"]}, "nodes"),
+        ("/api/models/m/load", {"node": "a"}, "node"),
+        ("/api/ops/upgrades/check", {"backend": "x"}, "backend"),
+        *((f"/api/ops/op-1/{verb}", {"node": "a"}, "node") for verb in ("cancel", "pause", "resume")),
+        ("/api/ops/op-1/dismiss", {"node": "a"}, "node"),
         ("/api/nodes/invites", {"name": "n", "labels": {}}, "labels"),
     ],
 )

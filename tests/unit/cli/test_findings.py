@@ -190,7 +190,7 @@ def test_operations_whose_attempts_keep_failing_are_told_with_the_reason() -> No
         a_step("barn", "failed", failures=2, problem=refused),
         kind="upgrade",
     )
-    often, once = findings.operations([op])
+    often, once = findings.operations([op], [])
 
     assert (often.check, often.level, once.level) == ("operations", Level.PROBLEM, Level.WARNING)
     assert often.message == (
@@ -198,3 +198,15 @@ def test_operations_whose_attempts_keep_failing_are_told_with_the_reason() -> No
     )
     assert often.remedy == "log in there; remuda ops show 3f2a1b0c says more"
     assert verdict([often]) != "all is well"
+
+
+def test_a_worker_that_does_not_answer_is_one_problem_and_nothing_is_said_of_heartbeats_to_come() -> None:
+    silence = ProblemView(code="no_responders", message="its worker does not answer on the bus")
+    op = an_op(a_step("attic", "pending", failures=2, problem=silence))
+    [step] = op.steps or ()
+    healthy = NodeView(id=step.node_id, name="attic", status="healthy", remuda=NodeFacts(heard_seconds_ago=7))
+    offline = NodeView(id=step.node_id, name="attic", status="offline")
+
+    [told] = findings.operations([op], [healthy])
+    assert told.message.endswith("its worker does not answer on the bus; its last heartbeat came 7 s ago")
+    assert findings.operations([op], [offline]) == [], "the node is a finding of its own"

@@ -90,6 +90,20 @@ def test_replica_of_a_node_that_is_offline_is_not_shown_as_loaded() -> None:
     assert (gone.why, gone.node, gone.unloads_at) == ("gpu-1 is offline", "gpu-1", None)
 
 
+def test_replica_of_a_worker_that_has_stopped_is_at_once_shown_as_unreachable() -> None:
+    stopped = shown(7, stopped="its worker has stopped")
+    assert (stopped.state, stopped.unloads_at) == ("unreachable", None)
+    assert stopped.why == "the worker on gpu-1 has stopped, or the machine is off"
+
+
+def test_replica_of_a_node_that_cannot_be_dialled_is_unreachable_unless_its_worker_is_heard() -> None:
+    unreached = {"fe-1": "the connection was refused"}
+    assert [shown(heard_s, unreached=unreached).state for heard_s in (3, 12)] == ["loaded", "unreachable"]
+    standing = replace(a_view(heard_s=3).standing, unreached=unreached)
+    served_by_http = replica_view(replace(a_row(), protocol="http"), [standing], SERVING)
+    assert (served_by_http.state, served_by_http.why) == ("unreachable", "gpu-1 cannot be reached")
+
+
 def test_replica_of_a_silent_node_is_shown_with_when_it_was_last_known_to_be_there() -> None:
     assert shown(1).unconfirmed_since is None
     assert shown(40).unconfirmed_since == NOON - timedelta(seconds=40)

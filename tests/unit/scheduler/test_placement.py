@@ -313,6 +313,14 @@ def test_labels_that_a_node_lacks_are_named() -> None:
     )
 
 
+def test_silent_node_without_the_labels_asked_for_is_not_waited_for() -> None:
+    silent = an_offer(unfit="not heard for 40 s", passing=True)
+    assert refused(a_need(), silent).waiting_helps
+    unlabelled = refused(a_need(selector={"room": "attic"}), silent)
+    assert not unlabelled.waiting_helps
+    assert unlabelled.reasons["gpu-1"].startswith("it has no label room=attic")
+
+
 def test_waiting_helps_until_a_worker_has_told_of_its_files() -> None:
     offer = an_offer(has_file=False, files_told=FilesTold.NOT_YET)
     assert why(a_need(), offer) == (

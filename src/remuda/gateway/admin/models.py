@@ -10,7 +10,7 @@ from remuda.core.ids import NodeId
 from remuda.gateway import model_views as show
 from remuda.gateway.admin.submitting import NotUnloaded, NotYetUnloaded, wait_for
 from remuda.gateway.guards import Admin, require_admin
-from remuda.gateway.messages import answer, gives, one_of, read, read_known, refuses, takes
+from remuda.gateway.messages import NO_BODY_FIELDS, answer, gives, one_of, read, read_known, refuses, takes
 from remuda.gateway.nodes import ModelRows
 from remuda.gateway.paths import ModelPath, NodePath
 from remuda.gateway.services import Services, Svc
@@ -82,7 +82,8 @@ async def add_model(request: Request, svc: Svc) -> Response:
 @routes.post(
     "/api/models/{model:path}/load",
     status_code=202,
-    responses={**gives(OpView, 401, 404, 409, status=202), 200: one_of(ModelLoaded)},
+    responses={**gives(OpView, 400, 401, 404, 409, status=202), 200: one_of(ModelLoaded)},
+    dependencies=[NO_BODY_FIELDS],
 )
 async def load_model(model: ModelPath, svc: Svc, admin: Admin) -> Response:
     """Load one more replica of it somewhere. 200: it is loaded, and no node can take another."""

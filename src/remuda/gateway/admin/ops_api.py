@@ -10,7 +10,7 @@ from remuda.core.errors import Conflict, Invalid
 from remuda.core.ids import NodeId
 from remuda.gateway.admin.backends import CONCRETE, upgrade_item
 from remuda.gateway.guards import Admin, require_admin
-from remuda.gateway.messages import answer, gives, one_of, read_known, takes
+from remuda.gateway.messages import NO_BODY_FIELDS, answer, gives, one_of, read_known, takes
 from remuda.gateway.paths import KNOWN_FILTERS, OpPath
 from remuda.gateway.services import Services, Svc
 from remuda.ops.bad_versions import Withheld
@@ -124,7 +124,7 @@ async def possible_upgrades(svc: Svc) -> Response:
     return answer(_upgrades(await svc.ops.upgrades.current(), svc))
 
 
-@routes.post("/upgrades/check", responses=gives(UpgradesReply, 401))
+@routes.post("/upgrades/check", responses=gives(UpgradesReply, 400, 401), dependencies=[NO_BODY_FIELDS])
 async def check_for_upgrades(svc: Svc) -> Response:
     """The same, after galleries and registries were asked, which takes a few seconds at most."""
     return answer(_upgrades(await svc.ops.upgrades.check(), svc))
@@ -136,19 +136,19 @@ async def one_op(op_id: OpPath, svc: Svc) -> Response:
     return _shown(await svc.ops.operations.view(op_id), svc)
 
 
-@routes.post("/{op_id}/cancel", responses=gives(OpView, 401, 404, 409))
+@routes.post("/{op_id}/cancel", responses=gives(OpView, 400, 401, 404, 409), dependencies=[NO_BODY_FIELDS])
 async def cancel_op(op_id: OpPath, svc: Svc) -> Response:
     """Stop it on every node. What a worker has fetched so far it keeps."""
     return _shown(await svc.ops.operations.wish(op_id, Wish.CANCEL), svc)
 
 
-@routes.post("/{op_id}/pause", responses=gives(OpView, 401, 404, 409))
+@routes.post("/{op_id}/pause", responses=gives(OpView, 400, 401, 404, 409), dependencies=[NO_BODY_FIELDS])
 async def pause_op(op_id: OpPath, svc: Svc) -> Response:
     """Stop it until it is resumed."""
     return _shown(await svc.ops.operations.wish(op_id, Wish.PAUSE), svc)
 
 
-@routes.post("/{op_id}/resume", responses=gives(OpView, 401, 404, 409))
+@routes.post("/{op_id}/resume", responses=gives(OpView, 400, 401, 404, 409), dependencies=[NO_BODY_FIELDS])
 async def resume_op(op_id: OpPath, svc: Svc) -> Response:
     """Go on with an operation that was paused."""
     return _shown(await svc.ops.operations.wish(op_id, Wish.RUN), svc)
@@ -165,7 +165,7 @@ async def retry_op(op_id: OpPath, request: Request, svc: Svc, admin: Admin) -> R
     return _shown(await svc.ops.operations.retry(op_id, body.nodes, admin), svc)
 
 
-@routes.post("/{op_id}/dismiss", responses=gives(OpView, 401, 404, 409))
+@routes.post("/{op_id}/dismiss", responses=gives(OpView, 400, 401, 404, 409), dependencies=[NO_BODY_FIELDS])
 async def dismiss_op(op_id: OpPath, svc: Svc) -> Response:
     """Put an operation away that is over; the history keeps it."""
     view = await svc.ops.operations.view(op_id)
