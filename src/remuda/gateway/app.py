@@ -87,7 +87,7 @@ def _api(services: Services) -> FastAPI:
     )
     app.state.services = services
     for routes in _ROUTERS:
-        app.include_router(routes)
+        app.router.routes.extend(routes.routes)  # `include_router` would analyse each route a second time.
     app.add_api_websocket_route("/{path:path}", _no_such_socket)
     app.add_exception_handler(RemudaError, _expected)
     app.add_exception_handler(HTTPException, _not_routed)
