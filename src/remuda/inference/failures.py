@@ -17,7 +17,7 @@ class Fault(StrEnum):
 
 
 class UpstreamFailed(PeerFailed):
-    """`status` is what the client gets. `unsent`: no byte of the request has reached the replica."""
+    """`status` is what the client gets. `unsent`: the replica has not got the request, or not all of it."""
 
     code = "backend_failed"
 

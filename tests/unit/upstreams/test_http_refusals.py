@@ -34,6 +34,14 @@ def test_each_refusal_has_its_meaning(
     assert (failed.fault, failed.status) == (fault, client_gets)
 
 
+@pytest.mark.parametrize("unread", [True, False])
+def test_only_a_request_that_was_read_may_have_ended_the_backend(unread: bool) -> None:
+    failed = failure(502, b"backend_failed", b"it hung up", unread=unread)
+
+    assert failed is not None
+    assert (failed.elsewhere, failed.unprocessed) == (True, unread)
+
+
 @pytest.mark.parametrize(
     ("body", "lost"),
     [

@@ -9,6 +9,7 @@ import msgspec
 from remuda.inference.failures import Fault, RequestUnsupported, UpstreamFailed, clients_fault
 
 REFUSAL_HEADER: Final = b"x-remuda-refusal"  # Set by a worker's own answers, before its backend has spoken.
+UNREAD_HEADER: Final = b"x-remuda-unread"  # The backend hung up before it had read all of the request.
 NOT_READY: Final = b"not_ready"  # In it: there is no such process, or it takes no connections.
 JSON: Final = b"application/json"
 EVENTS: Final = b"text/event-stream"
@@ -39,11 +40,12 @@ class _Wrapped(msgspec.Struct):
     code: str | None = None
 
 
-def failure(status: int, refusal: bytes, body: bytes) -> UpstreamFailed | None:
-    """The failure that an answer with this status is; None when it is for the client as it is."""
+def failure(status: int, refusal: bytes, body: bytes, *, unread: bool = False) -> UpstreamFailed | None:
+    """The failure that an answer with this status is; None when it is for the client as it is. `unread`: the
+    backend had not read all of the request when it ended, so that it was not this request that ended it."""
     words = in_words(body) or f"HTTP status {status}"
     if refusal == b"backend_failed":
-        return UpstreamFailed(Fault.BROKE, words)
+        return UpstreamFailed(Fault.BROKE, words, unsent=unread)
     if refusal:
         return UpstreamFailed(Fault.NOT_LOADED, words, status=503)
     if status == 503:  # It may just be full: that is no reason to stop it, only to ask how it is.

@@ -25,6 +25,7 @@ from remuda.upstreams.http.refusals import (
     EVENTS,
     JSON,
     REFUSAL_HEADER,
+    UNREAD_HEADER,
     expect_type,
     failure,
     in_openai_shape,
@@ -125,7 +126,8 @@ async def _relay_whole(answer: HttpConnection, call: InferenceCall, relay: ByteS
 async def _refuse(answer: HttpConnection, relay: ByteSink | None, *, begun: bool) -> None:
     """Pass an error on, or raise what it means."""
     body = await body_of(answer, ERROR_BYTES_MAX)
-    failed = failure(answer.status, answer.headers.get(REFUSAL_HEADER, b""), body)
+    refusal, unread = answer.headers.get(REFUSAL_HEADER, b""), UNREAD_HEADER in answer.headers
+    failed = failure(answer.status, refusal, body, unread=unread)
     if failed is not None:
         raise failed
     if relay is None or begun:

@@ -7,6 +7,7 @@ when the backend breaks off, so does the answer. Nothing is ever sent twice.
 ANY /v1/processes/{process key, escaped}/{path of the backend}
 """
 
+import errno
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import Final
@@ -29,6 +30,9 @@ log = structlog.get_logger(__name__)
 
 REFUSAL_HEADER: Final = b"x-remuda-refusal"
 """Tells our own answers from those of a backend: `not_ready` or `backend_failed`."""
+
+UNREAD_HEADER: Final = b"x-remuda-unread"
+"""Beside `backend_failed`: the backend hung up before it had read all of the request."""
 
 # Each of them is about one connection, not about the request.
 _HOP_BY_HOP: Final = frozenset(
@@ -130,8 +134,15 @@ class BackendProxy:
             log.warning("backend_broke_off", process=str(key), answer_begun=begun, error=repr(error))
             if not begun:
                 silent = BackendFailed(f"the process {key} did not answer: {error or type(error).__name__}")
-                await refuse(scope, send, silent, [(REFUSAL_HEADER, b"backend_failed")])
+                unread = [(UNREAD_HEADER, b"1")] if _was_unread(error) else []
+                await refuse(scope, send, silent, [(REFUSAL_HEADER, b"backend_failed"), *unread])
             # Else the answer stays unfinished, which cuts the connection: half of it must not look whole.
+
+
+def _was_unread(error: Exception) -> bool:
+    """A system resets a connection when its process leaves it with bytes unread, or gets more of them later;
+    one whose process has read them all is closed in order."""
+    return isinstance(error, OSError) and error.errno in (errno.ECONNRESET, errno.EPIPE)
 
 
 async def _listen(

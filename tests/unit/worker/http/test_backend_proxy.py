@@ -1,6 +1,8 @@
 """The door to HTTP backends, with real servers on both sides."""
 
+import asyncio
 import hashlib
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -394,6 +396,29 @@ async def test_a_backend_that_breaks_before_its_answer_is_a_bad_gateway(
             error = (await got.json())["error"]
             assert error["message"].startswith("the process org/model:q4#0 did not answer: ")
     assert [event["event"] for event in events] == ["backend_broke_off"]
+
+
+@pytest.mark.parametrize("reads", [True, False])
+async def test_it_is_told_whether_a_backend_that_ends_has_read_the_request(
+    tmp_path: Path, reads: bool
+) -> None:
+    async def end(listener: socket.socket) -> None:
+        accepted, _ = await asyncio.get_running_loop().sock_accept(listener)
+        with accepted:
+            await anyio.wait_readable(accepted)
+            while reads and b"{}" not in accepted.recv(MEGABYTE):
+                await anyio.wait_readable(accepted)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener, anyio.fail_after(20):
+        listener.setblocking(False)
+        async with (
+            anyio.create_task_group() as tasks,
+            worker(tmp_path, find={KEY: listener.getsockname()[1]}.get) as caller,
+        ):
+            tasks.start_soon(end, listener)
+            async with caller.post(at("/"), data=b"{}") as got:
+                assert (got.status, got.headers["X-Remuda-Refusal"]) == (502, "backend_failed")
+                assert got.headers.get("X-Remuda-Unread") == (None if reads else "1")
 
 
 async def test_a_backend_that_does_not_listen_has_heard_nothing(tmp_path: Path) -> None:
