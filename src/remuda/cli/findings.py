@@ -83,7 +83,8 @@ def versions(ours: str, python: str, theirs: str | None) -> Finding:
 
 def disk(folder: str, free: int) -> Finding:
     if free < _DISK_OUT:
-        return problem("disk", f"the disk of {folder} is full: {gib(free)} left", "free some space")
+        left = f"{free / (1 << 20):.1f} MiB"
+        return problem("disk", f"the disk of {folder} is full: only {left} free", "free some space")
     if free < _DISK_LOW:
         return warning(
             "disk",

@@ -1,11 +1,13 @@
 """`remuda logs`: what backend processes wrote, on whatever node they run."""
 
+import heapq
 import json
 import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -22,11 +24,12 @@ if TYPE_CHECKING:
     from remuda.cli.client import AdminClient
     from remuda.wire.logs import LogLine
     from remuda.wire.nodes import NodeView
-    from remuda.wire.serving import ReplicaView
+    from remuda.wire.serving import ModelItem, ReplicaView
 
 _QUIET_S: Final = 90.0  # A followed log that says nothing new says so more often.
 _FOLLOWED_MAX: Final = 32
 _CHECK_EVERY_S: Final = 0.5
+_LONG_AGO: Final = datetime.min.replace(tzinfo=UTC)
 WAIT_S: Final = limits.NODE_LOGS_S + 5  # The frontend asks a node for so long; its answer names the node.
 
 
@@ -56,22 +59,23 @@ def command(asked: ClientOptions, what: str, follow: bool, tail: int) -> None:
             _follow_all(asked, sources, tail)
             return
         logs = [(source, _lines(client, source, tail)) for source in sources]
+    in_order = by_time(logs)
     if asked.as_json:
-        shown = [as_json_line(source, line) for source, lines in logs for line in lines]
-        click.echo(json.dumps({"lines": shown}))
+        click.echo(json.dumps({"lines": [as_json_line(source, line) for source, line in in_order]}))
         return
-    for source, lines in logs:
-        for line in lines:
-            click.echo(_as_text(source, line, alone=len(logs) == 1))
+    for source, line in in_order:
+        click.echo(_as_text(source, line, alone=len(logs) == 1))
 
 
 def _sources(client: "AdminClient", what: str) -> list[LogSource]:
     """NotFound, with the names there are, when nothing of that name has a log."""
     from remuda.core.errors import NotFound
-    from remuda.wire.serving import ReplicaViews
+    from remuda.wire.serving import ModelItems, ReplicaViews
 
     _, nodes = client.nodes()
     wanted = [node for node in nodes if what in (node.name, node.id)]
+    if wanted and has_left(wanted[0]):
+        raise NotFound(f"{wanted[0].name} left the fleet", hint="its logs are on that machine")
     if wanted:
         names = _names(client, wanted[0], strict=True)
         if not names:
@@ -79,7 +83,8 @@ def _sources(client: "AdminClient", what: str) -> list[LogSource]:
         return [LogSource(wanted[0].id, wanted[0].name, name) for name in names]
     replicas = client.get("api", "replicas").read(ReplicaViews).replicas
     there = [LogSource(node.id, node.name, name) for node in nodes for name in _names(client, node)]
-    found = matching(what, there, replicas)
+    models = client.get("api", "models").read(ModelItems).models
+    found = matching(what, there, replicas, models)
     if not found:
         known = sorted({source.name for source in there} | {node.name for node in nodes})
         raise NotFound(
@@ -89,15 +94,46 @@ def _sources(client: "AdminClient", what: str) -> list[LogSource]:
     return found
 
 
-def matching(what: str, there: Sequence[LogSource], replicas: Sequence["ReplicaView"]) -> list[LogSource]:
-    """Those of a model, of one of its processes (`model#replica`), or of the models that a backend serves."""
+def matching(
+    what: str,
+    there: Sequence[LogSource],
+    replicas: Sequence["ReplicaView"],
+    models: Sequence["ModelItem"] = (),
+) -> list[LogSource]:
+    """Those of a model, of one of its processes (`model#replica`), or of the models that a backend serves, or
+    was to serve: one that does not start has no replica."""
     served = {(row.node_id, row.model) for row in replicas if row.backend == what}
+    configured = {model.name for model in models if what and model.backend == what}
 
     def is_meant(source: LogSource) -> bool:
         model = source.name.rpartition("#")[0] or source.name
-        return what in (source.name, model) or (source.node_id, model) in served
+        return what in (source.name, model) or (source.node_id, model) in served or model in configured
 
     return [source for source in there if is_meant(source)]
+
+
+def has_left(node: "NodeView") -> bool:
+    return node.remuda is not None and node.remuda.left
+
+
+def by_time(
+    logs: Sequence[tuple[LogSource, Sequence["LogLine"]]],
+) -> list[tuple[LogSource, "LogLine"]]:
+    """The lines of all logs in the order they were written. Within one log the order stays as it is, even if
+    a clock was set back."""
+    return list(heapq.merge(*(_timed(source, lines) for source, lines in logs), key=_time_of))
+
+
+def _timed(source: LogSource, lines: Sequence["LogLine"]) -> Iterator[tuple[LogSource, "LogLine"]]:
+    return ((source, line) for line in lines)
+
+
+def _time_of(entry: tuple[LogSource, "LogLine"]) -> datetime:
+    try:
+        at = datetime.fromisoformat(entry[1].timestamp)
+    except ValueError:
+        return _LONG_AGO
+    return at if at.tzinfo is not None else at.replace(tzinfo=UTC)
 
 
 def _names(client: "AdminClient", node: "NodeView", *, strict: bool = False) -> Sequence[str]:

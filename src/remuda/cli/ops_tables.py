@@ -288,8 +288,9 @@ def _facts(op: OpView, now: datetime) -> list[tuple[str, RenderableType]]:
         ("State", Text.assemble(_styled(op.status), f": {counted(op)}")),
         ("Nodes", op.selection or UNKNOWN),
         ("Asked by", f"{op.asked_by or UNKNOWN}, {local(op.asked_at)} ({ago(op.asked_at, now)})"),
-        ("At once", f"{op.roll_out.at_once}{', one first' if op.roll_out.canary else ''}"),
     ]
+    if len(steps_of(op)) != 1:
+        known.append(("At once", f"{op.roll_out.at_once}{', one first' if op.roll_out.canary else ''}"))
     if op.wish not in ("", "run"):
         known.append(("Wanted", op.wish))
     optional = (

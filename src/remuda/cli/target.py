@@ -59,14 +59,20 @@ def find_target(asked: ClientOptions, environ: Mapping[str, str]) -> Target:
 def checked_url(text: str, source: str) -> str:
     """The URL of the frontend itself, without /v1 or a slash at its end; Misconfigured, naming its source,
     when it is not a URL."""
+    if _usable(text):
+        return base_url(text)
+    if "://" not in text and _usable(f"http://{text}"):
+        raise Misconfigured(f"{source}: {text} has no http://; did you mean http://{text}?")
+    raise Misconfigured(f"{source}={text!r} is not a URL; expected http(s)://HOST[:PORT]")
+
+
+def _usable(url: str) -> bool:
     try:
-        parts = urlsplit(text)
+        parts = urlsplit(url)
         usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:
-        usable = False
-    if not usable or not text.isascii() or any(char.isspace() for char in text):
-        raise Misconfigured(f"{source}={text!r} is not a URL; expected http(s)://HOST[:PORT]")
-    return base_url(text)
+        return False
+    return usable and url.isascii() and not any(char.isspace() for char in url)
 
 
 def _given_key(asked: ClientOptions, environ: Mapping[str, str]) -> SecretStr | None:

@@ -1,12 +1,17 @@
 """Text that may come from a peer, made safe for a terminal. Pure."""
 
+import re
 from collections.abc import Sequence
+from typing import Final
 from unicodedata import category
+
+_INDENT: Final = re.compile(r"\n +")
 
 
 def one_line(text: str) -> str:
-    """Without line breaks, escapes and other control characters: each becomes a space."""
-    return "".join(char if char.isprintable() else " " for char in text)
+    """Without line breaks, escapes and other control characters: each becomes a space, a line break together
+    with the spaces that the next line begins with."""
+    return "".join(char if char.isprintable() else " " for char in _INDENT.sub("\n", text))
 
 
 def in_lines(message: str, details: Sequence[str]) -> str:

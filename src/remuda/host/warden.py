@@ -66,7 +66,7 @@ class Warden:
             decision = after_exit(_RESTARTS, short_lives, timedelta(seconds=anyio.current_time() - began))
             assert isinstance(decision, Restart), "this policy never gives up"
             short_lives = decision.short_lives
-            log.error("warden_ended", ending=ending, restart_in_s=decision.delay.total_seconds())
+            log.error("supervisor_ended", ending=ending, restart_in_s=decision.delay.total_seconds())
             await anyio.sleep(decision.delay.total_seconds())
 
     async def _start(self) -> anyio.abc.Process:
@@ -89,7 +89,7 @@ class Warden:
             raise
         finally:
             os.close(source)
-        log.info("warden_started", pid=process.pid)
+        log.info("supervisor_started", pid=process.pid)
         for leader in self._leaders:
             self._tell("+", leader)
         return process
@@ -108,7 +108,7 @@ class Warden:
         try:
             os.write(self._pipe, f"{verb} {leader.pid} {leader.started}\n".encode("ascii"))
         except OSError as error:  # It ended, and the next one is told; or it is suspended and its pipe full.
-            log.warning("warden_not_told", reason=error.strerror)
+            log.warning("supervisor_not_told", reason=error.strerror)
 
     def _close_pipe(self) -> None:
         if self._pipe is not None:
@@ -121,7 +121,7 @@ async def _dismiss(process: anyio.abc.Process) -> None:
     with anyio.move_on_after(_LAST_SWEEP_LIMIT_S):
         await process.wait()
         return
-    log.error("warden_not_done", pid=process.pid)
+    log.error("supervisor_not_done", pid=process.pid)
     process.kill()
     with anyio.move_on_after(_KILL_LIMIT_S):
         await process.wait()

@@ -415,7 +415,7 @@ def _kinds(schema: Schema, place: Place) -> list[str]:
     for wrong in kinds if len(found) < len(kinds) else ():
         if wrong not in found:
             known = ", ".join(_PRIMITIVES)
-            raise Invalid(f"{_at(place)}{_shown(wrong)} is no type; there are {known}")
+            raise Invalid(f"{_at(place)}{_shown(wrong)} is not a type; use {known}")
     if not found:
         raise Invalid(f"{_at(place)}no type is left")
     return list(dict.fromkeys(found))

@@ -210,3 +210,7 @@ def test_a_worker_that_does_not_answer_is_one_problem_and_nothing_is_said_of_hea
     [told] = findings.operations([op], [healthy])
     assert told.message.endswith("its worker does not answer on the bus; its last heartbeat came 7 s ago")
     assert findings.operations([op], [offline]) == [], "the node is a finding of its own"
+
+
+def test_what_is_left_of_a_full_disk_is_told_in_a_unit_that_tells_something() -> None:
+    assert findings.disk("/data", 24_746_394).message == "the disk of /data is full: only 23.6 MiB free"

@@ -117,7 +117,7 @@ def test_expected_trouble_is_one_plain_line_and_a_hint() -> None:
     result = CliRunner().invoke(failing(NotFound("there is\n no \x1b[1mnode", hint="look again")), ["fail"])
 
     assert result.exit_code == Exit.NOT_FOUND
-    assert result.stderr == "error: there is  no  [1mnode\nhint: look again\n"
+    assert result.stderr == "error: there is no  [1mnode\nhint: look again\n"
     assert result.stdout == ""
 
 
@@ -306,7 +306,7 @@ def test_join_refuses_what_is_no_url() -> None:
     result = CliRunner().invoke(root, ["join", "192.168.1.10:8080"])
 
     assert result.exit_code == Exit.MISUSED
-    assert "is not a URL; expected http(s)://HOST[:PORT]" in result.stderr
+    assert "did you mean http://192.168.1.10:8080?" in result.stderr
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -332,3 +332,9 @@ def test_the_page_of_an_operation_has_its_attempts_and_their_problems() -> None:
     assert "hint: free 3 GiB" in page
     outcomes = [line.split()[-2:] for line in page.splitlines() if line.startswith("attic  ")]
     assert outcomes[-1] == ["under", "way"]
+
+
+def test_how_many_nodes_are_worked_on_at_once_is_not_told_of_one() -> None:
+    console = Console(width=200, file=StringIO())
+    assert "At once" not in rendered(op_page(an_op(a_step()), NOON, console))
+    assert "At once" in rendered(op_page(an_op(a_step(), a_step("cellar")), NOON, console))

@@ -7,6 +7,7 @@ import pytest
 from rich.console import Console
 
 from remuda.cli.render import Column, ago, fitting, gib, show, span, used_of
+from remuda.cli.terminal_text import one_line
 
 NOON = datetime(2026, 6, 1, 12, 0, tzinfo=UTC)
 
@@ -67,3 +68,7 @@ def test_escapes_from_peers_do_not_reach_the_terminal() -> None:
     text = shown(80, Column("NAME", ["a\x1b[31mb\nc[bold]"]))
 
     assert text.splitlines()[1] == "a [31mb c[bold]"
+
+
+def test_a_line_break_and_its_indentation_become_one_space() -> None:
+    assert one_line("its last lines:\n  boom\n  bang") == "its last lines: boom bang"

@@ -101,11 +101,19 @@ def test_what_a_dead_frontend_left_behind_does_not_count(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    "text", ["host:8080", "ftp://host", "http://", "http://h:99999", "http://a b", "http://[::1"]
+    "text", ["host:eight", "ftp://host", "http://", "http://h:99999", "http://a b", "http://[::1"]
 )
 def test_what_is_no_url_is_refused_with_the_accepted_form(text: str) -> None:
     with pytest.raises(Misconfigured, match=r"REMUDA_URL=.* is not a URL; expected http\(s\)://HOST"):
         checked_url(text, "REMUDA_URL")
+
+
+def test_a_url_without_its_scheme_is_refused_with_what_may_be_meant() -> None:
+    with pytest.raises(Misconfigured) as refused:
+        checked_url("10.77.0.11:8080", "REMUDA_URL")
+    assert refused.value.message == (
+        "REMUDA_URL: 10.77.0.11:8080 has no http://; did you mean http://10.77.0.11:8080?"
+    )
 
 
 @pytest.mark.parametrize("key", ["two words", "line\nbreak", "schlüssel"])

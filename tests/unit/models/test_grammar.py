@@ -166,7 +166,7 @@ LOOP: Schema = {"$defs": {"a": {"properties": {"b": {"$ref": "#/$defs/a"}}}}, "$
         ({"$ref": "#/$defs", "$defs": [1]}, "the schema at #: #/$defs is no schema"),
         (deep(200), "the schema at #/items/items"),
         (doubling(lambda next_: {"allOf": [next_, next_]}), "the JSON schema is too complex"),
-        ({"type": "text"}, 'the schema at #: "text" is no type; there are string, number'),
+        ({"type": "text"}, 'the schema at #: "text" is not a type; use string, number'),
         ({"type": []}, "the schema at #: no type is left"),
         ({"enum": []}, "the schema at #: enum must be a list of one or more"),
         ({"anyOf": {}}, "the schema at #: anyOf must be a list"),
