@@ -37,7 +37,14 @@ async def mirror() -> AsyncIterator[Server]:
 
 @pytest.fixture
 async def fetcher(server: Server) -> AsyncIterator[Fetcher]:
-    """Its GitHub is the test's server; its patience is short."""
+    """Its GitHub is the test's server."""
+    async with open_fetcher(github_raw=server.address) as fetcher:
+        yield fetcher
+
+
+@pytest.fixture
+async def hasty_fetcher(server: Server) -> AsyncIterator[Fetcher]:
+    """Gives up within a second, as a busy machine may make any server seem to deserve."""
     async with open_fetcher(timeouts=SHORT, github_raw=server.address) as fetcher:
         yield fetcher
 

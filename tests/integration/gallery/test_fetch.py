@@ -153,7 +153,7 @@ async def test_a_huge_answer_is_cut_off(fetcher: Fetcher, server: Server) -> Non
     assert sent < 2 * LIMITS.bytes
 
 
-async def test_a_server_that_falls_silent_is_given_up(fetcher: Fetcher, server: Server) -> None:
+async def test_a_server_that_falls_silent_is_given_up(hasty_fetcher: Fetcher, server: Server) -> None:
     async def stall(request: web.BaseRequest) -> web.StreamResponse:
         response = web.StreamResponse()
         await response.prepare(request)
@@ -163,10 +163,10 @@ async def test_a_server_that_falls_silent_is_given_up(fetcher: Fetcher, server: 
 
     server.routes["/index.yaml"] = stall
 
-    assert "sent nothing for" in await refusal(fetcher, server.url())
+    assert "sent nothing for" in await refusal(hasty_fetcher, server.url())
 
 
-async def test_a_server_that_trickles_is_given_up(fetcher: Fetcher, server: Server) -> None:
+async def test_a_server_that_trickles_is_given_up(hasty_fetcher: Fetcher, server: Server) -> None:
     async def trickle(request: web.BaseRequest) -> web.StreamResponse:
         response = web.StreamResponse()
         await response.prepare(request)
@@ -179,7 +179,7 @@ async def test_a_server_that_trickles_is_given_up(fetcher: Fetcher, server: Serv
 
     server.routes["/index.yaml"] = trickle
 
-    assert "took longer than 0.9 s" in await refusal(fetcher, server.url())
+    assert "took longer than 0.9 s" in await refusal(hasty_fetcher, server.url())
 
 
 async def test_compression_that_nobody_asked_for_is_refused(fetcher: Fetcher, server: Server) -> None:

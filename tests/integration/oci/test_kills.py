@@ -92,7 +92,7 @@ async def test_killed_again_and_again_a_pull_fetches_hardly_a_byte_twice(
             with anyio.fail_after(30):
                 assert await process.wait() == 0
 
-        assert link.bytes_back < built.size + (KILLS + 1) * HEADS_BYTES
+        assert link.bytes_back < 1.05 * built.size  # What waits in the kernel for a killed process is lost.
     check_whole(store, built)
 
 
