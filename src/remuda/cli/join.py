@@ -29,10 +29,15 @@ def run(resolved: ResolvedSettings[WorkerSettings], planned: Service | None) -> 
     if planned is not None:
         return _join_as_service(resolved.values, folder, settings, planned)
 
+    registered = False
+
     def remember(_: Worker) -> None:
+        nonlocal registered
+        registered = True
         write_json(folder.joined, settings)
 
-    return run_until_signal(partial(work, resolved.values, when_registered=remember))
+    code = run_until_signal(partial(work, resolved.values, when_registered=remember))
+    return code if registered else EXIT_INTERRUPTED
 
 
 def _join_as_service(

@@ -1,12 +1,17 @@
 """What `remuda join` keeps for `remuda worker`."""
 
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from remuda.assembly.settings import WorkerSettings
+from remuda.cli.exits import Exit
 from remuda.cli.join import to_remember
 from remuda.cli.options import resolve_settings
+from remuda.host.ports import free_port
 
 
 def test_files_are_found_again_from_another_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -26,3 +31,16 @@ def test_content_of_a_token_file_is_kept_instead_of_its_name(tmp_path: Path) -> 
     flags = {"data_dir": tmp_path, "register_to": "http://frontend", "registration_token_file": str(file)}
     remembered = to_remember(resolve_settings(WorkerSettings, flags, {}))
     assert remembered == {"register_to": "http://frontend", "registration_token": "s3cret"}
+
+
+def test_join_that_is_stopped_before_it_is_registered_has_not_succeeded(tmp_path: Path) -> None:
+    url = f"http://127.0.0.1:{free_port('127.0.0.1')}"
+    program = [sys.executable, "-c", "from remuda.cli.main import main; main()"]
+    options = ["--token", "t", "--data-dir", str(tmp_path), "--name", "dun"]
+    with subprocess.Popen([*program, "join", url, *options], stderr=subprocess.PIPE, text=True) as joining:
+        assert joining.stderr is not None
+        assert any("registration_failed" in line for line in joining.stderr)
+        joining.send_signal(signal.SIGINT)
+        said = joining.stderr.read()
+    assert joining.returncode == Exit.INTERRUPTED
+    assert "error:" not in said
