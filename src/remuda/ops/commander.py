@@ -231,11 +231,11 @@ class BusCommander:
             case Verb.REMOVE:
                 return await self._remove(step)
             case _:
-                problem = replies.problem_in(verb, await self._request(step, replies.call(verb, step)), step)
-        if verb is Verb.PROVE and problem is None:
+                ending = replies.ending_in(verb, await self._request(step, replies.call(verb, step)), step)
+        if verb is Verb.PROVE and ending is None:
             stop = replies.stop_proof(step)
             await self._bus.publish(stop.subject, stop.payload)
-        return problem
+        return ending
 
     async def _upgrade(self, step: Step) -> Problem | None:
         """The one place that knows of workers older than the subject for upgrades."""

@@ -233,7 +233,14 @@ class NotNeeded:
     why: str
 
 
-Ending = Problem | NotNeeded | None
+@dataclass(frozen=True, slots=True)
+class NothingToDo:
+    """The worker found everything as it was wanted, and changed nothing."""
+
+    how: str
+
+
+Ending = Problem | NotNeeded | NothingToDo | None
 """Of an attempt. None: it did what it was asked."""
 
 

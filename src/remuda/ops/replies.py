@@ -10,8 +10,8 @@ from typing import Final
 from remuda.core.errors import Problem, RemudaError
 from remuda.core.ids import NodeId
 from remuda.ops.failures import classified
-from remuda.ops.model import OpId, Step, Verb
-from remuda.ops.steps import NOT_PROVEN, PROOF_FAILED
+from remuda.ops.model import Ending, NothingToDo, OpId, Step, Verb
+from remuda.ops.steps import NOT_PROVEN, NOTHING_TO_DO, PROOF_FAILED
 from remuda.wire import subjects
 from remuda.wire.backends import (
     BackendCancel,
@@ -130,6 +130,14 @@ def problem_in(verb: Verb, payload: bytes, step: Step) -> Problem | None:
         failed = replace(failed, retryable=False)
     failed = replace(failed, message=f"{failed.message}: {reply.error or 'the worker gave no reason'}")
     return classified(failed, reply.code, reply.error) if verb in (Verb.INSTALL, Verb.UPGRADE) else failed
+
+
+def ending_in(verb: Verb, payload: bytes, step: Step) -> Ending:
+    """As `problem_in`; and whether an install that succeeded had nothing to do."""
+    problem = problem_in(verb, payload, step)
+    if problem is not None or verb is not Verb.INSTALL:
+        return problem
+    return NothingToDo(NOTHING_TO_DO) if decode(BackendInstallReply, payload).unchanged else None
 
 
 def _unproven(reply: BackendInstallReply) -> Problem | None:

@@ -12,6 +12,7 @@ from remuda.ops.model import (
     Ending,
     Kind,
     Moment,
+    NothingToDo,
     NotNeeded,
     Observation,
     Stage,
@@ -36,6 +37,7 @@ _JITTER = 0.25
 _DIGEST_CHARS = 19  # Its algorithm, and enough to tell it from others.
 
 WAITS_TO_RETRY = "waiting to retry"
+NOTHING_TO_DO = "already there; nothing to do"
 NOT_PROVEN = "not_proven"  # Nobody's fault: there was nothing to start it with.
 
 LOST = Problem("attempt_lost", "the worker is no longer working on this", retryable=True)
@@ -122,7 +124,7 @@ def _goal_met(step: Step, seen: Observation) -> str:
 
 def _already_there(seen: Observation) -> str:
     if seen.start_check == StartCheck.STARTED:
-        return "already there; nothing to do"
+        return NOTHING_TO_DO
     return "its files were already there; nothing was fetched or started"
 
 
@@ -251,6 +253,8 @@ def _answered(step: Step, ending: Ending, seen: Observation, at: Moment) -> Step
             if step.stage is Stage.ROLL_BACK:
                 return _rolled_back(step, seen)
             return _succeeded(step, _kept(step, seen) or _unverified(step, seen))
+        case NothingToDo(how):
+            return _succeeded(step, _kept(step, seen) or how)
         case NotNeeded(why):
             return _as_told(step) if step.state is State.STOPPING else _close(step, State.CANCELLED, why)
         case Problem() if ending.code == NOT_PROVEN and seen.proven_elsewhere:

@@ -10,7 +10,7 @@ from sqlalchemy import Connection, Row, bindparam, delete, insert, literal, sele
 from remuda.core import limits
 from remuda.core.errors import Problem
 from remuda.core.ids import BootId, FrontendId, NodeId
-from remuda.ops.model import Ending, Kind, NotNeeded, OpId, Outcome, Stage, State, Step
+from remuda.ops.model import Ending, Kind, NothingToDo, NotNeeded, OpId, Outcome, Stage, State, Step
 from remuda.ops.ports import Progress
 from remuda.store.ops_rows import batches, finish_operations, number_changes, take_turn, update_steps
 from remuda.store.schema import attempts, node_inventories, nodes, steps
@@ -144,7 +144,9 @@ def answer(connection: Connection, now: datetime, replies: Mapping[AttemptKey, O
     changed: set[OpId] = set()
     for (op, node, number), outcome in replies.items():
         row = {"row_op": op, "row_node": node, "row_number": number}
-        reply = {"ended_at": now, "problem": _stored(outcome.ending)}
+        ending = outcome.ending
+        note = ending.how if isinstance(ending, NothingToDo) else None
+        reply = {"ended_at": now, "problem": _stored(ending), "note": note}
         if connection.execute(_UPDATE_OPEN, {**row, **reply}).rowcount:
             changed.add(op)
     if changed:
@@ -155,14 +157,20 @@ _NOT_NEEDED: Final = "cancelled"  # The code of the problem by which every relea
 
 
 def _stored(ending: Ending) -> Problem | None:
-    return Problem(_NOT_NEEDED, ending.why) if isinstance(ending, NotNeeded) else ending
+    match ending:
+        case NotNeeded(why):
+            return Problem(_NOT_NEEDED, why)
+        case NothingToDo():
+            return None
+        case _:
+            return ending
 
 
-def ending_of(kind: Kind, stored: Problem | None) -> Ending:
+def ending_of(kind: Kind, stored: Problem | None, note: str | None) -> Ending:
     """Only loads and unloads, which a frontend carries out itself, are found not to be needed."""
     if stored is not None and kind.of_model and stored.code == _NOT_NEEDED:
         return NotNeeded(stored.message)
-    return stored
+    return NothingToDo(note) if stored is None and note else stored
 
 
 def note_progress(

@@ -78,7 +78,7 @@ _MARKS: Final = _STEPS.with_only_columns(steps.c.op_id, steps.c.node, steps.c.ve
 # Built once: they are run at every look of every frontend.
 _LIVE_OPERATIONS: Final = select(operations).where(LIVE).order_by(operations.c.asked_at, operations.c.id)
 _LIVE_MARKS: Final = _MARKS.add_columns(
-    attempts.c.begun_at, attempts.c.open_until, attempts.c.ended_at, attempts.c.problem
+    attempts.c.begun_at, attempts.c.open_until, attempts.c.ended_at, attempts.c.problem, attempts.c.note
 ).where(OF_LIVE)
 _CHANGED_MARKS: Final = _MARKS.add_columns(attempts.c.progress).where(
     steps.c.op_id.in_(bindparam("ops", expanding=True))
@@ -131,7 +131,7 @@ def _request(step: Step, row: Found) -> Request:
         begun_at=row.begun_at,
         open_until=row.open_until,
         ended=row.ended_at is not None,
-        ending=ending_of(step.kind, row.problem),
+        ending=ending_of(step.kind, row.problem, row.note),
     )
 
 

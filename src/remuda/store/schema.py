@@ -26,7 +26,7 @@ from remuda.ops.ports import Progress
 from remuda.store.ops_codec import Document, StoredReason, StoredSource
 from remuda.wire.nodes import InstalledArtifact
 
-SCHEMA_VERSION = 17
+SCHEMA_VERSION = 18
 """What this release writes. Counts up with each migration."""
 
 MIN_COMPATIBLE_VERSION = 1
@@ -286,6 +286,7 @@ attempts = Table(  # History, and the request by which the attempt was sent.
     Column("owner", Text, nullable=False),  # The frontend that sent it.
     Column("open_until", Instant, nullable=False),
     Column("progress", Document(Progress)),
+    Column("note", Text),  # What its reply said besides success.
     ForeignKeyConstraint(["op_id", "node"], ["steps.op_id", "steps.node"], ondelete="CASCADE"),
 )
 

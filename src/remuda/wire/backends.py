@@ -43,6 +43,7 @@ class BackendInstallReply(Message):
     unproven: Annotated[str, OMIT_EMPTY] = ""  # It was to be proven, and why nothing could be started.
     digest: Annotated[str, OMIT_EMPTY] = ""  # Of what is installed now; empty: not looked at, or it has none.
     code: Annotated[str, OMIT_EMPTY] = ""  # Of the error, as the list of error codes has it.
+    unchanged: Annotated[bool, OMIT_EMPTY] = False  # It was there and had started: nothing was done.
 
 
 class BackendUpgrade(Message):

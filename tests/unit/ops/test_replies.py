@@ -7,8 +7,8 @@ import pytest
 
 from remuda.core.errors import Problem
 from remuda.ops import replies
-from remuda.ops.model import Kind, Source, Stage, Step, Verb
-from remuda.ops.replies import call, problem_in
+from remuda.ops.model import Kind, NothingToDo, Source, Stage, Step, Verb
+from remuda.ops.replies import call, ending_in, problem_in
 from remuda.ops.steps import NOT_PROVEN
 from remuda.wire.backends import BackendInstallReply, BackendRollbackReply
 from remuda.wire.codec import encode
@@ -108,6 +108,13 @@ def test_a_failure_that_lasts_has_the_workers_code_and_is_not_retried_like_a_pas
     assert problem is not None
     assert (problem.code, problem.retryable) == (code, retryable)
     assert problem.message.endswith("does not speak HTTPS (add it)")
+
+
+@pytest.mark.parametrize("verb", [Verb.INSTALL, Verb.PROVE])
+def test_an_install_that_changed_nothing_says_so(verb: Verb) -> None:
+    reply = encode(BackendInstallReply(success=True, address="gpu-1:50052", unchanged=True))
+    ending = ending_in(verb, reply, a_step())
+    assert ending == (NothingToDo("already there; nothing to do") if verb is Verb.INSTALL else None)
 
 
 def test_a_start_that_failed_after_the_install_is_told_as_that() -> None:

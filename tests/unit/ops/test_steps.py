@@ -14,6 +14,7 @@ from remuda.ops.model import (
     Dispatch,
     Goal,
     Kind,
+    NothingToDo,
     NotNeeded,
     Observation,
     Outcome,
@@ -24,7 +25,7 @@ from remuda.ops.model import (
     Wish,
 )
 from remuda.ops.replies import UNREACHABLE
-from remuda.ops.steps import LOST, NOT_PROVEN, WAITS_TO_RETRY, advance
+from remuda.ops.steps import LOST, NOT_PROVEN, NOTHING_TO_DO, WAITS_TO_RETRY, advance
 from tests.unit.ops.build import BOOT, NODE, NOW, OP, PINNED, a_step, at, running
 
 UP = Observation(boot=BOOT, installed=False)
@@ -117,6 +118,11 @@ def test_a_report_ends_nothing_while_its_workers_reply_may_come(kind: Kind) -> N
     assert late.reason.endswith("; its reply has not arrived")
     assert lost.reason.endswith("; its reply was lost")
     assert restarted.reason == lost.reason
+
+
+def test_an_install_that_found_nothing_to_do_says_so() -> None:
+    done = after(running(), replace(UP, outcome=Outcome(1, NothingToDo(NOTHING_TO_DO))), seconds=1)
+    assert (done.state, done.reason) == (State.SUCCEEDED, "already there; nothing to do")
 
 
 LISTED = replace(UP, installed=True, digest=PINNED)

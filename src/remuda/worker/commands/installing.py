@@ -3,6 +3,7 @@ of a backend serves everybody who asked for it."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -62,9 +63,15 @@ _UNPROVEN: Final = (
     "`check`"
 )
 _Served = tuple[str, tuple[str, ...]]
-_Had = tuple[
-    ProcessStatus | None, str
-]  # The process, where there is one, and the digest of what is installed.
+
+
+@dataclass(frozen=True, slots=True)
+class _Had:
+    """What there is after an install."""
+
+    process: ProcessStatus | None  # None: there is none.
+    digest: str
+    unchanged: bool = False  # All of it was there before.
 
 
 class Installs:
@@ -100,11 +107,13 @@ class Installs:
         key = _key(request.model_id or request.backend, request.replica_index)
         replica = await self._running(key, request)
         if replica is not None and not (request.force or request.digest or request.uri):
-            return self._reply(replica)
+            return self._reply(replica).model_copy(update={"unchanged": not request.model_id})
         async with self._work.attempting("install", request, reported=not request.model_id) as attempt:
-            replica, digest = await self._ensure(request, key, attempt)
-        reply = self._reply(replica, digest)
-        return reply.model_copy(update={"unproven": _UNPROVEN}) if request.prove and not replica else reply
+            had = await self._ensure(request, key, attempt)
+        reply = self._reply(had.process, had.digest)
+        unproven = _UNPROVEN if request.prove and not had.process else ""
+        unchanged = had.unchanged and not request.model_id
+        return reply.model_copy(update={"unproven": unproven, "unchanged": unchanged})
 
     async def upgrade(self, asked: BackendUpgrade) -> BackendUpgradeReply:
         """Processes run on until the new version is complete. What was stopped is told also when the rest
@@ -160,12 +169,15 @@ class Installs:
         here = not request.force and _has(sight, request)
         followed = here and await self._follow(request, sight)
         if followed and not (request.model_id or request.prove) and await self._has_started(sight):
-            return running, sight.digest  # Only where it comes from is another.
+            return _Had(running, sight.digest)  # Only where it comes from is another.
         if running is not None and here:
-            return running, sight.digest  # Somebody else was quicker, or only the bytes were in question.
+            # Somebody else was quicker, or only the bytes were in question.
+            return _Had(running, sight.digest, unchanged=not followed)
+        started = here and not followed and await self._has_started(sight)
         if spec is not None and (request.force or not _has(sight, request)):
             sight = await self._replace(request, key, sight, spec, attempt)
-        return await self._start(request, key, sight, attempt), sight.digest
+        process = await self._start(request, key, sight, attempt)
+        return _Had(process, sight.digest, unchanged=started and process is None)
 
     async def _follow(self, request: BackendInstall, sight: InstalledState) -> bool:
         """Where the bytes are here from another reference, upgrades go by the one asked for now."""

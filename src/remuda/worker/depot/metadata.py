@@ -40,6 +40,7 @@ def read_small(path: Path, bytes_max: int, *, within: Path | None = None) -> byt
 
 
 FILE_BYTES_MAX: Final = 1 << 20
+_ERROR_CHARS_MAX: Final = 2000
 M = TypeVar("M", bound=BaseModel)
 
 
@@ -138,7 +139,8 @@ def start_check(folder: Path) -> tuple[StartCheck, str]:
 
 
 def write_failed_start(folder: Path, error: str) -> None:
-    """Nothing is written where it says so already."""
+    """Nothing is written where it says so already. Every report carries it, so it is cut."""
+    error = error[:_ERROR_CHARS_MAX]
     if start_check(folder) != (StartCheck.FAILED, error):
         write_text(folder / START_FAILED_FILE, encode(FailedStart(error=error)).decode())
 

@@ -42,6 +42,9 @@ async def test_install_without_a_model_starts_the_backend_under_its_own_name(rig
     await rig.install(BackendInstall(backend="echo"))
 
     assert [str(launch.key) for launch in rig.supervision.started] == ["echo#0"]
+    for uri in ("", f"file://{rig.source('echo')}"):
+        assert (await rig.install(BackendInstall(backend="echo", uri=uri))).unchanged
+    assert len(rig.supervision.started) == 1
 
 
 async def test_install_of_something_running_returns_at_once_without_gallery_or_disk(rig: Rig) -> None:
@@ -564,8 +567,9 @@ async def test_install_starts_a_server_once_to_see_that_it_starts_and_ends_it(ri
     assert (reply.success, reply.code) == (False, "start_failed")
 
     rig.supervision.fails = ""
-    for _ in range(2):
-        assert await rig.install(BackendInstall(backend="engine")) == BackendInstallReply(success=True)
+    for unchanged in (False, True):
+        reply = await rig.install(BackendInstall(backend="engine"))
+        assert reply == BackendInstallReply(success=True, unchanged=unchanged)
     assert len(rig.supervision.started) == 2, "once it has started there is nothing to see"
     assert rig.supervision.table == {}
 
