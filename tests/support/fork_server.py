@@ -94,6 +94,15 @@ class ForkServer:
         self._channel: socket.socket | None = None
         self._template: subprocess.Popen[bytes] | None = None
         self._environ = _of_the_interpreter(os.environ)
+        self._network = ""
+
+    def prepare(self) -> None:
+        """Start the template, if that can be. It imports while others are at work."""
+        # The kernel ends what is tied to a thread with it, and only the first one stays to the end.
+        first = threading.current_thread() is threading.main_thread()
+        if self._channel is None and first and _possible():
+            self._channel, self._template = _template()
+            self._network = _network()
 
     def start(
         self,
@@ -105,15 +114,12 @@ class ForkServer:
         stdin: IO[bytes] | None = None,
     ) -> ForkedProcess | None:
         """Run a module with its arguments; None where only a new interpreter can."""
-        if not _possible() or _of_the_interpreter(environ) != self._environ:
+        if self._channel is None or _of_the_interpreter(environ) != self._environ:
             return None
-        # Other threads may have a network of their own, and the kernel ends what is tied to one with it.
-        if threading.current_thread() is not threading.main_thread():
+        if _network() != self._network:
             return None
         order = msgspec.json.encode(Order(list(words), dict(environ), os.getcwd()))
         with self._lock, open(os.devnull, "rb") as nothing:
-            if self._channel is None:
-                self._channel, self._template = _template()
             files = (stdin or nothing, stdout, stderr)
             socket.send_fds(self._channel, [order], [file.fileno() for file in files])
             answer = self._channel.recv(_MESSAGE_BYTES)
@@ -124,6 +130,11 @@ class ForkServer:
 
 def _possible() -> bool:
     return sys.platform == "linux" and os.uname().machine in _SYS_CLONE
+
+
+def _network() -> str:
+    """Of this thread: some tests have threads in a network of their own."""
+    return os.readlink("/proc/thread-self/ns/net")
 
 
 def _of_the_interpreter(environ: Mapping[str, str]) -> dict[str, str]:

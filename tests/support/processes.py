@@ -202,6 +202,7 @@ class Ranch:
     """
 
     def __init__(self, folder: Path) -> None:
+        FORK_SERVER.prepare()
         self.folder = folder
         self._started: list[Process] = []
         home = folder / "home"
