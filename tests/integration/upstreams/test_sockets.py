@@ -74,7 +74,7 @@ def _serving(machine: Machine) -> socket.socket:
 
 async def _failure_after(listener: socket.socket, vanish: Callable[[], None]) -> UpstreamFailed:
     """Of the second request on a connection whose first was answered before the machine vanished."""
-    pool = Pool(HttpTimeouts(connect_s=0.5))
+    pool = Pool(HttpTimeouts(connect_s=3))
     address = ServerAddress(*listener.getsockname())
 
     async def answer_first() -> None:
