@@ -1,5 +1,5 @@
 """Under which addresses a frontend is reached, and from where; and what refuses a start before anything slow
-is imported. The start checks it again: somebody may take the folder or the port meanwhile."""
+is imported. The start checks it again: another process may take the folder or the port in between."""
 
 import ipaddress
 import socket

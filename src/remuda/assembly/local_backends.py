@@ -38,7 +38,7 @@ class LocalBackends:
     @classmethod
     def of(cls, resolved: ResolvedSettings[WorkerSettings]) -> "LocalBackends":
         settings = resolved.values
-        # What matters is told in words; more is logged on request.
+        # The command prints what matters; the log is for those who ask for it.
         level = "error" if resolved.origins["log_level"] == "default" else settings.log_level
         configure(level, settings.log_format)
         data = DataFolder(settings.data_dir)

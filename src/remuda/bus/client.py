@@ -51,7 +51,7 @@ class Question:
 class Inbox:
     """Implements Receiver. `asker` is part of every inbox: one subscription hears all answers to it."""
 
-    divided = False  # The server tells that nobody listens only to whom it divides nothing.
+    divided = False  # Only undivided subscriptions get the server's "no responders".
 
     def __init__(self, asker: str, key: str, entropy: Entropy) -> None:
         self.subject = subjects.replies_to(asker)

@@ -71,7 +71,7 @@ class Root(Verbs):
         except click.UsageError as error:
             report(usage_problem(error), as_json=as_json)
             ctx.exit(Exit.MISUSED)
-        except (KeyboardInterrupt, click.Abort):  # Whoever did it knows.
+        except (KeyboardInterrupt, click.Abort):  # The person who pressed it knows.
             ctx.exit(Exit.INTERRUPTED)
         except OSError as error:
             if error.errno in (None, errno.EPIPE):  # The reader of our output has gone: click's business.

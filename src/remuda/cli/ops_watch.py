@@ -101,8 +101,8 @@ def displaying(
     *, as_json: bool, watch: bool, file: IO[str], outcome_follows: bool = False, all_ops: bool = False
 ) -> Iterator[Display]:
     """What fits: programs get a line per change if they watch, and nothing otherwise. `outcome_follows`:
-    how each node fared is told when all is over, and not here. `all_ops`: whichever there are, so each line
-    names its operation."""
+    each node's outcome is printed at the end instead. `all_ops`: every operation is shown, so each line
+    names its own."""
     if as_json:
         yield JsonLines(file) if watch else Silent()
     elif outcome_follows:

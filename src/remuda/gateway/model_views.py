@@ -26,8 +26,8 @@ _OFFLINE: Final = (Reachability.GONE, Reachability.DEPARTED)
 
 
 def replica_view(row: Replica, standings: Iterable[Standing], serving: Serving) -> ReplicaView:
-    """What is loaded on a node that is offline is not known. Of a silent one it is told when
-    that was last known."""
+    """What is loaded on an offline node is unknown. For a silent one the view says when it was last
+    confirmed."""
     standing = next((one for one in standings if one.node.id == row.node), None)
     state, why = row.state.value, "" if row.why is None else str(row.why)
     if row.state is ReplicaState.LOADED and standing is not None and (gone := _why_not_there(row, standing)):

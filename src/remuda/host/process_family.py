@@ -29,7 +29,7 @@ def adopt_orphans() -> None:
 
 
 async def reap_orphans() -> None:
-    """For ever: clear away zombies that nobody waits for. Whoever waits for one would lose its exit code."""
+    """Runs until cancelled: reaps zombies that no code waits for, since reaping others loses exit codes."""
     if sys.platform != "linux":
         return
     before: frozenset[Identity] = frozenset()
@@ -46,7 +46,7 @@ async def reap_once(before: frozenset[Identity]) -> frozenset[Identity]:
     zombies = [seen for seen in processes if seen.zombie and seen.parent == os.getpid()]
     left = set[Identity]()
     for seen in zombies:
-        # Who waits for a child of ours does so at once: one that is here twice is nobody's.
+        # Our own children are waited for at once, so one seen in two passes has no waiter.
         if _came_to_us(seen) or seen.identity in before:
             reap(seen.pid)
         else:
@@ -60,7 +60,7 @@ def _came_to_us(seen: Seen) -> bool:
 
 
 def _any_zombie() -> bool:
-    assert sys.platform == "linux", "nobody comes to us elsewhere"
+    assert sys.platform == "linux", "orphans are adopted on Linux only"
     try:
         return os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
     except ChildProcessError:  # There is no child at all.
@@ -68,7 +68,7 @@ def _any_zombie() -> bool:
 
 
 def reap(pid: int) -> None:
-    """Clear away a zombie for which nobody else waits."""
+    """Reap a zombie that no other code waits for."""
     with suppress(ChildProcessError):
         os.waitpid(pid, os.WNOHANG)
 

@@ -1,7 +1,7 @@
 """Blobs on disk by their digest: complete and verified under blobs/, or on their way under partial/; and
 which of them are deleted, by reference, age and budget.
 
-Every file is its own lock (flock): whoever writes a partial holds it alone, readers hold a blob together,
+Every file is its own lock (flock): the writer of a partial holds it alone, readers share a blob,
 and what is held is not swept. The kernel lets go however a process ends.
 """
 
@@ -35,8 +35,8 @@ def to_let_go(
 ) -> list[StoredBlob]:
     """Never a blob in `keep`, even when those alone exceed the budget.
 
-    Of the others all that nobody used since `unused_since`, and then, least recently used first, as many as
-    it takes for everything to fit the budget.
+    Of the others, all that were not used since `unused_since`; then, least recently used first, as many as it
+    takes to fit the budget.
     """
     total = sum(blob.size for blob in blobs)
     going: list[StoredBlob] = []

@@ -1,5 +1,5 @@
-"""Tells that something has changed, so that whoever hears it looks again: at once on this frontend, over
-the bus on the others. A lost message costs one interval.
+"""Announces that something has changed, so that listeners read it again: at once on this frontend, over the
+bus on the others. A lost message costs one interval.
 """
 
 from collections.abc import Callable

@@ -1,6 +1,6 @@
 """Every bound of the llama.cpp backend, named with its unit."""
 
-CALLS_WAITING_MAX = 256  # For a slot; later calls are told to come again.
+CALLS_WAITING_MAX = 256  # For a slot; further calls are refused as busy.
 SILENCE_S = 300.0  # From an engine that works on a call: it reports each batch of a prompt and each token.
 ANSWER_S = 300.0  # For a call that has one answer, such as an embedding.
 CONNECT_S = 10.0

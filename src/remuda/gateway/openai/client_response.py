@@ -295,8 +295,8 @@ class Running:
             self._idle.set()
 
     async def close(self) -> None:
-        """From now on requests are refused. Those under way get time to end; what is left then is ended,
-        and its clients are told."""
+        """From now on requests are refused. Those under way get time to end; the rest is cut off with an
+        error to the client."""
         self.stopping = True
         if not self._live:
             return

@@ -59,9 +59,10 @@ async def test_installed_backend_appears_in_the_account_and_is_news(rig: Rig) ->
 
 
 async def test_what_another_process_registers_is_news_at_once(rig: Rig) -> None:
-    """As `remuda backends register` does, beside the worker; nobody tells it."""
+    """As `remuda backends register` does, beside the worker, without a message to it."""
     await rig.depot.register("mine", "protocol: http\ncommand: [serve, '{port}']\n")
-    await wait_until(lambda: [one.name for one in rig.commands.report().installed] == ["mine"])
+    reported = await wait_until(lambda: rig.commands.report().installed)
+    assert [one.name for one in reported] == ["mine"]
     await rig.depot.remove("mine")
     await wait_until(lambda: rig.commands.report().installed == ())
 
