@@ -11,7 +11,7 @@ from rich.text import Text
 from remuda.cli.render import span
 from remuda.cli.terminal_text import one_line
 from remuda.core.clock import Clock, SystemClock
-from remuda.oci.progress import FileProgress, Meter, Overall, PullPhase
+from remuda.oci.fetch import FileProgress, Meter, Overall, PullPhase
 from remuda.wire.sizes import install_size
 from remuda.worker.depot.fetch_unpack import OnStep, ProgressStep, ignore_steps
 

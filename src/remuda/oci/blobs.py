@@ -17,9 +17,8 @@ import anyio
 import structlog
 
 from remuda.oci import limits
-from remuda.oci.disk import disk_trouble_explained
+from remuda.oci.disk import Partial, disk_trouble_explained
 from remuda.oci.errors import RegistryFailed
-from remuda.oci.partial import Partial
 from remuda.oci.reference import parse_digest
 
 

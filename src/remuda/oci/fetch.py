@@ -1,11 +1,16 @@
-"""Bytes from a registry onto the disk, once: in parallel, resumed where they broke off, and checked.
+"""Bytes from a registry onto the disk, once: in parallel, resumed where they broke off, and checked; and how far
+that has come: overall percentage, rate and time left, from bytes that were measured.
 
-Cancelling at any point keeps what was written, and the next fetch goes on from there.
+Cancelling at any point keeps what was written, and the next fetch goes on from there. Whatever order progress
+events come in, and also when a file starts over, the percentage neither falls nor passes 100.
 """
 
-from collections.abc import AsyncIterator, Callable, Set
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Mapping, Set
 from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import timedelta
+from enum import StrEnum
 from pathlib import Path
 
 import anyio
@@ -18,12 +23,94 @@ from remuda.core.events import Notifier
 from remuda.oci import limits
 from remuda.oci.blobs import BlobStore, OnBytes, WantedBlob
 from remuda.oci.client import RegistryClient
-from remuda.oci.disk import require_headroom
+from remuda.oci.disk import GrowingFile, Partial, appending, require_headroom
 from remuda.oci.errors import ContentRefused, RegistryFailed
 from remuda.oci.model import Descriptor, Image
-from remuda.oci.partial import GrowingFile, Partial, appending
-from remuda.oci.progress import FileProgress, OnProgress, ignore_progress
 from remuda.oci.transport import BodyStream, RetryBudget, RetryPolicy
+
+_WINDOW_S = 10.0
+_SAMPLES_MAX = 200
+
+
+class PullPhase(StrEnum):
+    """Words of the install protocol."""
+
+    RESOLVING = "resolving"
+    DOWNLOADING = "downloading"
+    EXTRACTING = "extracting"
+
+
+@dataclass(frozen=True, slots=True)
+class FileProgress:
+    """One file's state. `file` is the digest of a layer, or the name of an archive."""
+
+    file: str
+    done_bytes: int
+    total_bytes: int
+    phase: PullPhase = PullPhase.DOWNLOADING
+
+
+OnProgress = Callable[[FileProgress], None]
+
+
+def ignore_progress(event: FileProgress) -> None:
+    """For callers that show no progress."""
+
+
+@dataclass(frozen=True, slots=True)
+class Overall:
+    done_bytes: int
+    total_bytes: int
+    percentage: float
+    rate_bytes_s: float
+    """Of bytes that travelled; what was on the disk already does not make a connection faster."""
+    left: timedelta | None
+    """None while nothing moves."""
+
+
+class Meter:
+    """Sums what was downloaded of several files. Files it was not told of are ignored."""
+
+    def __init__(self, totals: Mapping[str, int]) -> None:
+        self._totals = dict(totals)
+        self._done: dict[str, int] = {}
+        self._travelled = 0
+        self._samples: deque[tuple[float, int]] = deque(maxlen=_SAMPLES_MAX)
+        self._most_done = 0
+
+    def observe(self, event: FileProgress, at: float) -> Overall:
+        """The state after this event; `at` is in seconds of a clock that never goes back."""
+        total = self._totals.get(event.file)
+        if total is not None and event.phase is PullPhase.DOWNLOADING:
+            done = min(max(event.done_bytes, 0), total)
+            # The first word of a file says where it was resumed; only what follows was measured.
+            self._travelled += max(done - self._done.get(event.file, done), 0)
+            self._done[event.file] = done
+        self._sample(at)
+        return self.overall(at)
+
+    def overall(self, at: float) -> Overall:
+        total = sum(self._totals.values())
+        self._most_done = done = max(self._most_done, sum(self._done.values()))
+        percentage = 100.0 * done / total if total else 100.0
+        rate = self._rate(at)
+        left = timedelta(seconds=min((total - done) / rate, 1e8)) if rate > 0 else None
+        return Overall(done, total, percentage, rate, left)
+
+    def _sample(self, at: float) -> None:
+        newest = self._samples[-1][0] if self._samples else None
+        if newest is None or at - newest >= _WINDOW_S / _SAMPLES_MAX:
+            self._samples.append((at, self._travelled))
+        while len(self._samples) > 1 and self._samples[1][0] <= at - _WINDOW_S:
+            self._samples.popleft()
+
+    def _rate(self, at: float) -> float:
+        if not self._samples:
+            return 0.0
+        since, travelled = self._samples[0]
+        span = at - since
+        return (self._travelled - travelled) / span if span > 0 else 0.0
+
 
 log = structlog.get_logger(__name__)
 

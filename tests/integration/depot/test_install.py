@@ -10,7 +10,7 @@ from remuda.core.clock import SystemClock
 from remuda.core.errors import RemudaError, Unavailable
 from remuda.oci.client import RegistryClient
 from remuda.oci.errors import ContentRefused, SignatureRequired
-from remuda.oci.progress import PullPhase
+from remuda.oci.fetch import PullPhase
 from remuda.worker.depot.depot import Depot
 from remuda.worker.depot.fetch_unpack import ProgressStep
 from remuda.worker.depot.install_spec import InstallSpec, spec_from_source

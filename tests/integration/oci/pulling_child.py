@@ -11,9 +11,8 @@ from remuda.core.entropy import SystemEntropy
 from remuda.core.retry import Backoff
 from remuda.oci.blobs import BlobStore
 from remuda.oci.client import open_client
-from remuda.oci.fetch import fetch_image
+from remuda.oci.fetch import FileProgress, fetch_image
 from remuda.oci.model import Platform
-from remuda.oci.progress import FileProgress
 from remuda.oci.reference import parse_reference
 from remuda.oci.transport import RetryPolicy
 

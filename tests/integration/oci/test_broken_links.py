@@ -11,9 +11,8 @@ from remuda.core.errors import RemudaError
 from remuda.oci.blobs import BlobStore
 from remuda.oci.client import RegistryClient
 from remuda.oci.errors import ContentRefused, RegistryFailed
-from remuda.oci.fetch import fetch_image
+from remuda.oci.fetch import FileProgress, fetch_image
 from remuda.oci.model import Image, Platform
-from remuda.oci.progress import FileProgress
 from remuda.oci.reference import parse_reference
 from tests.support.images import BuiltImage, image, noise_layer
 from tests.support.registry import RegistryServer

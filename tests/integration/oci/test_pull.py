@@ -8,9 +8,8 @@ from remuda.core.errors import NotFound
 from remuda.oci.blobs import BlobStore
 from remuda.oci.client import RegistryClient
 from remuda.oci.errors import ContentRefused, PlatformMissing, RegistryFailed
-from remuda.oci.fetch import fetch_image
+from remuda.oci.fetch import FileProgress, Meter, fetch_image
 from remuda.oci.model import Platform
-from remuda.oci.progress import FileProgress, Meter
 from remuda.oci.reference import parse_reference
 from tests.support.images import Blob, image, layer, noise_layer
 from tests.support.registry import RegistryServer

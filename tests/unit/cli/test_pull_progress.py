@@ -4,7 +4,7 @@ from rich.progress import Progress
 
 from remuda.cli.pull_progress import PullBars, RateColumn
 from remuda.core.clock import SystemClock
-from remuda.oci.progress import FileProgress, PullPhase
+from remuda.oci.fetch import FileProgress, PullPhase
 from remuda.worker.depot.fetch_unpack import ProgressStep
 from tests.support.clocks import HandClock
 

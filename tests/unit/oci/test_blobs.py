@@ -11,9 +11,8 @@ import pytest
 
 from remuda.core.errors import Misconfigured
 from remuda.oci.blobs import BlobStore, WantedBlob
-from remuda.oci.disk import free_bytes, require_headroom, with_margin
+from remuda.oci.disk import Partial, free_bytes, require_headroom, with_margin
 from remuda.oci.errors import DiskFull
-from remuda.oci.partial import Partial
 from tests.support.images import digest_of
 
 pytestmark = pytest.mark.anyio

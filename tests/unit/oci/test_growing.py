@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from remuda.oci.partial import GrowingFile, Growth, StartedOver
+from remuda.oci.disk import GrowingFile, Growth, StartedOver
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from anyio.lowlevel import checkpoint
 from anyio.to_thread import run_sync
 
 from remuda.core.errors import BackendFailed, Invalid, RemudaError, StartFailed
-from remuda.oci.progress import PullPhase
+from remuda.oci.fetch import PullPhase
 from remuda.wire.backends import BackendInstall, BackendInstallReply, BackendUpgrade, BackendUpgradeReply
 from remuda.wire.process_keys import ProcessKey, door_path
 from remuda.worker.addresses import ReplicaAddresses

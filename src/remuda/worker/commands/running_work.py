@@ -14,7 +14,7 @@ import structlog
 from remuda.core.errors import Conflict, RemudaError, StartFailed
 from remuda.core.events import AutoResetEvent
 from remuda.core.ids import NodeId
-from remuda.oci.progress import PullPhase
+from remuda.oci.fetch import PullPhase
 from remuda.wire import subjects
 from remuda.wire.backends import (
     BackendDelete,

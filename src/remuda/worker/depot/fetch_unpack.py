@@ -18,11 +18,9 @@ from anyio.to_thread import run_sync
 from remuda.core.errors import Invalid
 from remuda.oci.blobs import BlobStore
 from remuda.oci.client import RegistryClient
-from remuda.oci.disk import disk_trouble_explained, require_headroom
-from remuda.oci.fetch import ImageFetch, fetch_image
+from remuda.oci.disk import GrowingFile, StartedOver, disk_trouble_explained, require_headroom
+from remuda.oci.fetch import FileProgress, ImageFetch, PullPhase, fetch_image
 from remuda.oci.model import Descriptor, Image, Platform
-from remuda.oci.partial import GrowingFile, StartedOver
-from remuda.oci.progress import FileProgress, PullPhase
 from remuda.oci.reference import Archive, Folder, OciFile, OciImage
 from remuda.oci.sources import fetch_archive, import_image
 from remuda.oci.unpack import ArchiveRefused, DirectoryTree, LayerSource, UnpackLimits, unpack_layer

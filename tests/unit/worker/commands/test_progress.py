@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from remuda.core.errors import BusUnusable, Conflict
 from remuda.core.ids import NodeId
+from remuda.oci.fetch import FileProgress, PullPhase
 from remuda.oci.model import Descriptor
-from remuda.oci.progress import FileProgress, PullPhase
 from remuda.wire.backends import InstallPhase, InstallProgress
 from remuda.wire.codec import decode
 from remuda.worker.commands import limits

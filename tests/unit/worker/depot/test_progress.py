@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from remuda.oci.fetch import FileProgress, PullPhase
 from remuda.oci.model import Descriptor
-from remuda.oci.progress import FileProgress, PullPhase
 from remuda.worker.depot.fetch_unpack import InstallTracker, ProgressStep
 
 LAYERS = (Descriptor("a", 100, "tar"), Descriptor("b", 50, "tar"))

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remuda.oci.progress import FileProgress, Meter, PullPhase
+from remuda.oci.fetch import FileProgress, Meter, PullPhase
 
 totals = st.dictionaries(st.sampled_from("abcd"), st.integers(0, 1000), min_size=1)
 events = st.lists(
