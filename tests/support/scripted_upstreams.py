@@ -26,12 +26,12 @@ from remuda.inference.answers import AnswerFormat, AnswerSink, ByteSink
 from remuda.inference.failures import UpstreamFailed
 from remuda.inference.model import InferenceCall, ReplicaEndpoint, Upstream
 from remuda.models.config import ModelConfig
+from remuda.router.cold_path import nothing_new
 from remuda.router.dispatch import RequestDispatcher, WaitLimits
-from remuda.router.in_flight import RequestLedger
 from remuda.router.live_table import Tables
-from remuda.router.ports import Meanwhile
+from remuda.router.loading import Meanwhile
 from remuda.router.table import Route, RoutedModel, Table
-from remuda.router.unknown_models import nothing_new
+from remuda.router.usage import RequestLedger
 
 Script = Callable[[InferenceCall, ByteSink], Awaitable[None]]  # Answers in OpenAI's bytes.
 JSON = b"application/json"

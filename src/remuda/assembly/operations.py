@@ -21,7 +21,7 @@ from remuda.core.ids import FrontendId
 from remuda.fleet.fleet import Standing
 from remuda.gallery.fetch import open_fetcher
 from remuda.gallery.model import Gallery
-from remuda.gallery.sources import Cache, FailureLog, Sources
+from remuda.gallery.sources import Cache, FailureLog, GalleryView, Sources
 from remuda.gateway.services import Ops
 from remuda.host.folder import DataFolder
 from remuda.oci.auth import Keychain, docker_config_files
@@ -33,7 +33,6 @@ from remuda.oci.transport import RetryPolicy
 from remuda.ops.broadcast import ChangeSignal
 from remuda.ops.commander import BusCommander, Timeouts
 from remuda.ops.feed import Feed
-from remuda.ops.gallery_view import GalleryView
 from remuda.ops.inventories import Inventories
 from remuda.ops.model import StepPolicy
 from remuda.ops.ports import Build, Figures, ModelWork, Pin, Pinner

@@ -20,22 +20,18 @@ from remuda.gateway.openai.client_response import Running
 from remuda.gateway.openai.request_records import InferenceFigures
 from remuda.gateway.services import Inference, Serving
 from remuda.inference.model import ReplicaEndpoint
-from remuda.router.cold_path import ColdPath
+from remuda.router.cold_path import ColdPath, UnknownModels
 from remuda.router.confirmation import Confirming
 from remuda.router.dispatch import RequestDispatcher, WaitLimits
-from remuda.router.in_flight import RequestLedger
-from remuda.router.last_used import LastUsedWriter
 from remuda.router.live_table import TableKeeper, Tables, TableSources, close_stale_connections
-from remuda.router.peers import PeerLoads
 from remuda.router.suspects import Suspects
-from remuda.router.unknown_models import UnknownModels
-from remuda.scheduler.catalogue import ModelCatalogue
+from remuda.router.usage import LastUsedWriter, PeerLoads, RequestLedger
+from remuda.scheduler.catalogue import ModelCatalogue, ModelFolder
 from remuda.scheduler.demand import Demand
 from remuda.scheduler.inspection import Inspector
 from remuda.scheduler.load_ops import UnloadRequests
 from remuda.scheduler.loader import Loader, LoaderDeps, LoadLimits, ReplicaWork
 from remuda.scheduler.model import Replica
-from remuda.scheduler.model_folder import ModelFolder
 from remuda.scheduler.replica_placer import PlacementInputs, ReplicaPlacer
 from remuda.scheduler.service import Models
 from remuda.scheduler.unloader import Unloader

@@ -1,20 +1,53 @@
-"""Pages of backends: what galleries offer, which nodes have it, and what is being done to it."""
+"""Pages of backends: what galleries offer, which nodes can run it and which have it, and what is being done
+to it.
+"""
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import ceil
 
-from remuda.fleet.verdicts import ObservedNode, is_counted
+from remuda.core.errors import RemudaError
+from remuda.core.ids import NodeId
+from remuda.fleet.verdicts import ObservedNode, is_counted, is_localai, why_no_target
 from remuda.gallery.fetch import shown
-from remuda.gallery.model import Found, Reading, everything, find, search
-from remuda.ops.installed_backends import Holding, holdings
-from remuda.ops.model import Kind
+from remuda.gallery.model import Found, MachineProfile, Reading, everything, find, search
+from remuda.ops.model import Kind, OpId, RollOut, Source, State
 from remuda.ops.op_views import element, only_node
 from remuda.ops.ports import View
-from remuda.ops.targets import builds_of
+from remuda.ops.selection import Holding, Selection, holdings
+from remuda.ops.targets import PlanningContext, WantedOperation, builds_of, machine_of, plan
 from remuda.wire.backends import InstalledBackend
 from remuda.wire.nodes import InstalledArtifact
 from remuda.wire.operations import BackendItem, BackendsPage, InstalledItem, NodeHolding, Repository
+
+_NOBODYS = OpId("nobodys")
+
+
+def fits(nodes: Sequence[ObservedNode], readings: Sequence[Reading]) -> dict[str, list[str]]:
+    """For each backend, as gallery@name, the names of the nodes that can run a build of it."""
+    alike = defaultdict[tuple[MachineProfile, bool], list[ObservedNode]](list)
+    for node in nodes:
+        if not why_no_target(node.standing):
+            known = node.standing.node
+            alike[machine_of(known), is_localai(known)].append(node)
+    groups = {same[0].standing.node.id: same for same in alike.values()}
+    context = PlanningContext([same[0] for same in groups.values()], readings)
+    names = (f"{found.gallery.name}@{found.entry.name}" for found in everything(readings))
+    return {
+        name: sorted(node.standing.node.name for one in _able(name, context) for node in groups[one])
+        for name in names
+    }
+
+
+def _able(name: str, context: PlanningContext) -> list[NodeId]:
+    ids = tuple(node.standing.node.id for node in context.nodes)
+    wanted = WantedOperation(Kind.INSTALL, Source(name), Selection(names=ids), RollOut(1))
+    try:
+        drafts = plan(wanted, context, _NOBODYS).drafts
+    except RemudaError:  # None of them can.
+        return []
+    return [draft.step.node for draft in drafts if draft.step.state is not State.SKIPPED]
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from remuda.fleet.fleet import Standing
 from remuda.fleet.health import Reachability
 from remuda.gateway.services import Services, Serving
 from remuda.models.memory import known_context
-from remuda.router.ports import LoadStatus
+from remuda.router.loading import LoadStatus
 from remuda.scheduler.catalogue import Catalogued
 from remuda.scheduler.model import Replica, ReplicaState
 from remuda.scheduler.service import ModelProblem

@@ -22,10 +22,10 @@ from remuda.gateway.proxies import PEER, TrustedProxies
 from remuda.ops.feed import Feed
 from remuda.ops.service import Operations
 from remuda.ops.upgrade_check import UpgradeCheck
+from remuda.router.cold_path import nothing_new
 from remuda.router.dispatch import RequestDispatcher
 from remuda.router.live_table import Tables
-from remuda.router.ports import LoadStatus
-from remuda.router.unknown_models import nothing_new
+from remuda.router.loading import LoadStatus
 from remuda.scheduler.model import Replica
 from remuda.scheduler.service import Models
 from remuda.wire.admin import JoinLines

@@ -21,6 +21,8 @@ from remuda.oci.disk import Partial, disk_trouble_explained
 from remuda.oci.errors import RegistryFailed
 from remuda.oci.reference import parse_digest
 
+log = structlog.get_logger(__name__)
+
 
 @dataclass(frozen=True, slots=True)
 class StoredBlob:
@@ -45,8 +47,6 @@ def to_let_go(
             total -= blob.size
     return going
 
-
-log = structlog.get_logger(__name__)
 
 OnBytes = Callable[[int], None]
 

@@ -1,8 +1,8 @@
-"""Bytes from a registry onto the disk, once: in parallel, resumed where they broke off, and checked; and how far
-that has come: overall percentage, rate and time left, from bytes that were measured.
+"""Bytes from a registry onto the disk, once: in parallel, resumed where they broke off, and checked; and
+how far that has come: overall percentage, rate and time left, from bytes that were measured.
 
-Cancelling at any point keeps what was written, and the next fetch goes on from there. Whatever order progress
-events come in, and also when a file starts over, the percentage neither falls nor passes 100.
+Cancelling at any point keeps what was written, and the next fetch goes on from there. Whatever order
+progress events come in, and also when a file starts over, the percentage neither falls nor passes 100.
 """
 
 from collections import deque
@@ -27,6 +27,8 @@ from remuda.oci.disk import GrowingFile, Partial, appending, require_headroom
 from remuda.oci.errors import ContentRefused, RegistryFailed
 from remuda.oci.model import Descriptor, Image
 from remuda.oci.transport import BodyStream, RetryBudget, RetryPolicy
+
+log = structlog.get_logger(__name__)
 
 _WINDOW_S = 10.0
 _SAMPLES_MAX = 200
@@ -111,8 +113,6 @@ class Meter:
         span = at - since
         return (self._travelled - travelled) / span if span > 0 else 0.0
 
-
-log = structlog.get_logger(__name__)
 
 Open = Callable[[int, int, Set[str]], AbstractAsyncContextManager[BodyStream]]
 """Bytes from an offset on, at the given turn of trying, without asking these mirrors."""

@@ -1,8 +1,9 @@
-"""Images from other places than a registry, converted to the same form: an Image whose layers are in the store.
-Among them images saved to disk: docker-archive (`docker save`) and OCI layout, each as a tar or as a folder.
+"""Images from other places than a registry, converted to the same form: an Image whose layers are in the
+store. Among them images saved to disk: docker-archive (`docker save`) and OCI layout, each as a tar or as a
+folder.
 
-Whatever demands a checksum gets it checked before anything can use the bytes. Entries of saved images are read
-by name and never unpacked, so what else an archive holds can do nothing.
+Whatever demands a checksum gets it checked before anything can use the bytes. Entries of saved images are
+read by name and never unpacked, so what else an archive holds can do nothing.
 """
 
 import hashlib

@@ -20,6 +20,8 @@ import structlog
 from remuda.oci.disk import Writeback
 from remuda.oci.unpack_rules import Path, Refusal, shown
 
+log = structlog.get_logger()
+
 OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 NOT_A_FOLDER = {
     errno.ENOENT,
@@ -153,7 +155,6 @@ def resolved(path: Path, links: Mapping[Path, bytes]) -> Path | None:
     return None
 
 
-log = structlog.get_logger()
 T = TypeVar("T")
 
 UNNAMED_FOLDER = 0o755  # A folder that holds entries and has none itself.

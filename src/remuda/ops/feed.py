@@ -19,10 +19,10 @@ from remuda.core.clock import Clock
 from remuda.core.errors import RemudaError, Unavailable
 from remuda.core.events import Notifier
 from remuda.core.ids import NodeId
-from remuda.ops.live_progress import LiveProgress, Overlay
 from remuda.ops.model import OpId, State
 from remuda.ops.op_views import live_view, with_steps
 from remuda.ops.ports import Filter, OpStore, Progress, View
+from remuda.ops.progress import LiveProgress, Overlay
 from remuda.ops.progress_board import SHARE
 from remuda.wire.codec import encode
 from remuda.wire.operations import Tick

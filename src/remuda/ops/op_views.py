@@ -8,11 +8,10 @@ from typing import Final, Literal
 
 from remuda.core.errors import Problem
 from remuda.core.ids import NodeId
-from remuda.ops.live_progress import NOTHING_LIVE, QUIET_S, LiveProgress, Overlay
 from remuda.ops.model import Attempt, Kind, Operation, State, Step, Wish
 from remuda.ops.ports import Progress, View
+from remuda.ops.progress import NOTHING_LIVE, QUIET_S, LiveProgress, Overlay, Status, Summary, summarise
 from remuda.ops.steps import WAITS_TO_RETRY
-from remuda.ops.summary import Status, Summary, summarise
 from remuda.wire.broadcasts import GalleryStatus, NodeProgress
 from remuda.wire.operations import (
     AttemptView,

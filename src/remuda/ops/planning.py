@@ -1,23 +1,162 @@
-"""One reconciler pass over all unfinished operations: what to write, what to send after that, which workers
-to ask. Pure."""
+"""One reconciler pass over all unfinished operations: what is true of each step's node now (from the fleet,
+the worker's report and the open request), what to write, what to send after that, which workers to ask.
+Pure.
+"""
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Final
 
 from remuda.core import limits
+from remuda.core.errors import Problem
 from remuda.core.ids import BootId, NodeId
-from remuda.fleet.verdicts import ObservedNode, is_up, why_no_commands
-from remuda.ops import pacing
-from remuda.ops.intents import wish_for
-from remuda.ops.model import Dispatch, Kind, Moment, OpId, Stage, State, Step
-from remuda.ops.observations import listed_before, sight
-from remuda.ops.pacing import Key
+from remuda.fleet.health import NodeStatus, Reachability
+from remuda.fleet.verdicts import ObservedNode, installed, is_up, why_no_commands
+from remuda.gallery.references import same_source
+from remuda.ops import concurrency
+from remuda.ops.concurrency import Key, wish_for
+from remuda.ops.model import (
+    Dispatch,
+    Installation,
+    Kind,
+    Moment,
+    Observation,
+    OpId,
+    Outcome,
+    Stage,
+    State,
+    Step,
+)
 from remuda.ops.ports import Live, Request
 from remuda.ops.steps import Change, advance
+from remuda.wire.nodes import InstalledArtifact
+
+_ABOUT_TO_END: Final = timedelta(seconds=30)  # What a connection broke off in is often over soon after.
+
+
+def sight(
+    step: Step,
+    node: ObservedNode | None,
+    request: Request | None,
+    blocked: str,
+    now: datetime,
+    ended_at: datetime | None = None,
+) -> Observation:
+    """`ended_at` is when something was last done on this node, whoever asked for it."""
+    if node is None:
+        return Observation(exists=False)
+    if step.kind.of_model:
+        return _sight_of_model(step, node, request, blocked, now)
+    listed = installed(node, ended_at if request is None else _since(request, now))
+    found = _found(step, listed, node.reports)
+    return Observation(
+        away=why_no_commands(node.standing),
+        boot=node.boot,
+        reports=node.reports,
+        installed=None if found is None else bool(found),
+        digest=found[0].digest if found else "",
+        version=found[0].version if found else "",
+        start_check=found[0].start_check if found else "",
+        start_error=found[0].start_error if found else "",
+        installation=None if node.reports or step.kind is not Kind.UPGRADE else _installation(found),
+        working=_working(step, node, request, now),
+        awaited=request is None or request.ended or request.awaited(now),
+        lacking=found == [] and _listed_later(node, request, now),
+        told=listed is not None or not node.reports,
+        outcome=_outcome(step, request),
+        blocked=blocked,
+    )
+
+
+def listed_before(step: Step, node: ObservedNode | None, ended_at: datetime | None) -> Installation | None:
+    """What a worker without reports has before an upgrade is sent to it, if it was listed since anything was
+    last done there; else None."""
+    if node is None or node.reports or step.kind is not Kind.UPGRADE:
+        return None
+    return _installation(_found(step, installed(node, ended_at), reports=False))
+
+
+def _installation(found: Sequence[InstalledArtifact] | None) -> Installation | None:
+    return Installation(found[0].installed_at, found[0].digest) if found else None
+
+
+def _sight_of_model(
+    step: Step, node: ObservedNode, request: Request | None, blocked: str, now: datetime
+) -> Observation:
+    """A frontend carries it out, and holds its request open for as long as it is at it. A load is not waited
+    for on a node that went away, or that knows nothing of it any more: another node may take the model."""
+    away = why_no_commands(node.standing)
+    outcome = _outcome(step, request)
+    overdue = node.standing.reachability is Reachability.SILENT  # From which nothing is concluded.
+    gone = f"{step.node_name} went away: {away}" if away and not overdue else ""
+    if not away and step.boot not in (None, node.boot):
+        gone = f"the worker on {step.node_name} was restarted"
+    if gone and step.kind is Kind.LOAD and step.attempt and outcome is None:
+        outcome = Outcome(step.attempt, Problem("node_unreachable", gone))
+    return Observation(
+        away="" if node.standing.status is NodeStatus.DRAINING and step.kind is Kind.UNLOAD else away,
+        boot=node.boot,
+        working=request is not None and request.awaited(now),
+        outcome=outcome,
+        blocked=blocked,
+    )
+
+
+def _listed_later(node: ObservedNode, request: Request | None, now: datetime) -> bool:
+    """Whether its list is so much younger than the missed reply that what was about to be done is in it."""
+    if request is None or request.ended or request.awaited(now) or node.inventory is None:
+        return False
+    return node.inventory.listed_at > request.open_until + _ABOUT_TO_END
+
+
+def _since(request: Request, now: datetime) -> datetime:
+    """From when on a list tells of this attempt: after a missed reply, from then on."""
+    if request.ended or request.awaited(now):
+        return request.begun_at
+    return max(request.begun_at, request.open_until)
+
+
+def _found(
+    step: Step, listed: Sequence[InstalledArtifact] | None, reports: bool
+) -> list[InstalledArtifact] | None:
+    if listed is None:
+        return None
+    named = (one for name in step.goal.names for one in listed if name in (one.name, one.alias))
+    return [one for one in named if step.kind is not Kind.INSTALL or _meant(step, one, reports)]
+
+
+def _meant(step: Step, artifact: InstalledArtifact, reports: bool) -> bool:
+    """A reference that is to be installed is not met by what its tag stood for before, nor by what came from
+    another one under the same name: of the same bytes a worker then records the new reference, which is what
+    later upgrades go by. LocalAI's workers cannot; there either the bytes or the reference have to be right.
+    """
+    if not step.source.uri:
+        return True
+    if step.goal.digest and artifact.digest:
+        same_bytes = artifact.digest == step.goal.digest
+        if reports and not same_bytes:
+            return False
+        if not reports and same_bytes:
+            return True
+    return not artifact.uri or same_source(artifact.uri, step.source.uri)
+
+
+def _working(step: Step, node: ObservedNode, request: Request | None, now: datetime) -> bool:
+    if node.reports:
+        works = () if node.report is None else node.report.work
+        return any((work.op_id, work.attempt) == (step.op, step.attempt) for work in works)
+    on_time = step.answer_by is not None and now < step.answer_by
+    return on_time and request is not None and request.awaited(now)
+
+
+def _outcome(step: Step, request: Request | None) -> Outcome | None:
+    if request is None or not request.ended or request.attempt != step.attempt:
+        return None
+    return Outcome(request.attempt, request.ending)
+
 
 AttemptKey = tuple[OpId, NodeId, int]
 _AT_WORK: Final = frozenset({State.RUNNING, State.STOPPING})
@@ -61,7 +200,7 @@ def plan(
     for step in unfinished:
         if step.state is State.PENDING:
             why = stopped.get(step.op, "")
-            halted = pacing.halt(step, why) if why else step
+            halted = concurrency.halt(step, why) if why else step
             if halted is step:
                 moves.advance(step)
             else:
@@ -90,8 +229,8 @@ class _Moves:
         away = {node for node, view in nodes.items() if why_no_commands(view.standing)}
         lost = {step.key for step in live.steps if _lost(step, nodes.get(step.node))}
         unprovable = {step.key for step in live.steps if _unprovable(step, nodes.get(step.node))}
-        self._blocked = pacing.blocked(live.operations, live.steps, away, lost, unprovable)
-        self._proven = {step.op for step in live.steps if pacing.proven(step)}
+        self._blocked = concurrency.blocked(live.operations, live.steps, away, lost, unprovable)
+        self._proven = {step.op for step in live.steps if concurrency.proven(step)}
         self._after = {step.key: step for step in live.steps}
         self._dispatches: dict[Key, Dispatch] = {}
         self._begun = 0
@@ -117,7 +256,7 @@ class _Moves:
         return {
             operation.id: why
             for operation in self._live.operations
-            if (why := pacing.halted(operation, steps[operation.id]))
+            if (why := concurrency.halted(operation, steps[operation.id]))
         }
 
     def plan(self) -> PassPlan:

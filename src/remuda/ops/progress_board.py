@@ -14,9 +14,9 @@ from remuda.core.clock import Clock
 from remuda.core.errors import Rejected, RemudaError
 from remuda.core.events import AutoResetEvent, Notifier
 from remuda.core.ids import NodeId
-from remuda.ops.live_progress import LiveProgress, aged, end, entered, fold, worth_keeping
 from remuda.ops.model import OpId, Step
 from remuda.ops.ports import BusMessage, OpStore, TapPort
+from remuda.ops.progress import LiveProgress, aged, end, entered, fold, worth_keeping
 from remuda.wire import subjects
 from remuda.wire.backends import InstallProgress
 from remuda.wire.codec import decode

@@ -18,18 +18,16 @@ from remuda.fleet.fleet import Standing
 from remuda.fleet.node_views import ObservedNodes
 from remuda.fleet.verdicts import BackendInventory, ObservedNode
 from remuda.gallery.model import Reading, galleries_to_json
+from remuda.gallery.sources import GalleryView
 from remuda.ops import targets
-from remuda.ops.bad_versions import BadVersions, bad_versions, without_bad
 from remuda.ops.external_sources import external
-from remuda.ops.gallery_view import GalleryView
-from remuda.ops.installed_backends import found, to_ask
-from remuda.ops.live_progress import Overlay, overlaid
 from remuda.ops.model import Kind, Operation, OpId, RollOut, Source, State, Step, Wish
 from remuda.ops.ports import UNCOUNTED, Figures, Filter, InventoryLister, OpStore, Pinner, View
-from remuda.ops.selection import ALL, Selection
+from remuda.ops.progress import Overlay, overlaid
+from remuda.ops.selection import ALL, Selection, found, to_ask
 from remuda.ops.targets import OperationPlan, PlanningContext, WantedOperation
 from remuda.ops.upgrade_check import pin_all
-from remuda.ops.upgrades import Upgrade
+from remuda.ops.upgrades import BadVersions, Upgrade, bad_versions, without_bad
 
 
 class Books(OpStore, Protocol):

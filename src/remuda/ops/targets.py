@@ -25,10 +25,9 @@ from remuda.gallery.references import for_peers, is_image, same_source
 from remuda.gallery.resolve import ResolvedBuild, Unresolved, resolve
 from remuda.ops.external_sources import External, external
 from remuda.ops.failures import start_failed
-from remuda.ops.installed_backends import found, from_reference, holdings
 from remuda.ops.model import Goal, Kind, OpId, RollOut, Source, State, Step
 from remuda.ops.ports import Build, Pin
-from remuda.ops.selection import Selection, select
+from remuda.ops.selection import Selection, found, from_reference, holdings, select
 from remuda.wire.nodes import ARCHITECTURE_LABEL, OS_LABEL, InstalledArtifact
 
 _ANYTHING: Final = MachineProfile("linux", "amd64", "disable")

@@ -15,22 +15,26 @@ from remuda.core.errors import RemudaError
 from remuda.core.ids import FrontendId
 from remuda.fleet.verdicts import ObservedNode
 from remuda.gallery.model import Reading
-from remuda.ops.bad_versions import BadVersions, Withheld, offered
 from remuda.ops.broadcast import Broadcast, ChangeMessage
 from remuda.ops.ports import Build, BusPort, Pin, Pinner
 from remuda.ops.upgrades import (
+    BadVersions,
     CheckedSource,
     ImageStatus,
     Unchecked,
     Upgrade,
+    Withheld,
     candidates,
     checked_sources,
+    offered,
     unchecked,
     unread,
     upgrades,
 )
 from remuda.wire import subjects
 from remuda.wire.codec import OMIT_EMPTY, OMIT_NONE, Many, Message, Timestamp
+
+log = structlog.get_logger(__name__)
 
 PIN_S: Final = 5.0  # For all registries together.
 _AT_ONCE_MAX: Final = 16
@@ -53,8 +57,6 @@ async def pin_all(
                 asking.start_soon(one, build)
     return pins
 
-
-log = structlog.get_logger(__name__)
 
 FIRST: Final = timedelta(seconds=10)
 EVERY: Final = timedelta(hours=6)

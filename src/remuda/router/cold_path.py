@@ -1,24 +1,34 @@
-"""Requests for a model without a replica: wait for its load, or fail with the reason."""
+"""Requests for a model without a replica: wait for its load, or fail with the reason. Before a name is
+called unknown, the store is looked at once more: the model may have been added on another frontend a moment
+ago. That is off the path of models that are known, and however many ask, few look.
+"""
 
 from collections.abc import Awaitable, Callable
 from typing import Final
 
 import anyio
 
+from remuda.core import limits
 from remuda.core.clock import Clock
 from remuda.core.errors import NoCapacity, RemudaError, Unavailable
 from remuda.core.ids import NodeId
 from remuda.inference.failures import UpstreamFailed
 from remuda.ops.model import OpId, State
 from remuda.ops.ports import Progress, View
-from remuda.router.errors import BackendMissing, ModelLoadFailed, ModelLoading, ModelUnloaded
 from remuda.router.live_table import Tables
-from remuda.router.ports import LoadStatus, Meanwhile
+from remuda.router.loading import (
+    BackendMissing,
+    LoadStatus,
+    Meanwhile,
+    ModelLoadFailed,
+    ModelLoading,
+    ModelUnloaded,
+    Overloaded,
+)
 from remuda.router.suspects import Suspects
 from remuda.router.table import Route
-from remuda.scheduler.demand import Answer, Demand, Failed, Found, GivenUp, NoRoomYet, UnderWay
+from remuda.scheduler.demand import Answer, Demand, Failed, Found, GivenUp, NoRoomYet, StillLooking, UnderWay
 from remuda.scheduler.model import REASONS_MAX, Replica, ReplicaState, Unplaceable
-from remuda.scheduler.single_flight import StillLooking
 
 _LOOK_S: Final = 1.0
 _REMOVED_S: Final = 2.0  # For the store to say whether a node is still there.
@@ -180,3 +190,41 @@ def status_of(replica: Replica, view: View | None) -> LoadStatus:
         file_index=1 if heard.total_bytes else 0,
         total_files=1 if heard.total_bytes else 0,
     )
+
+
+class UnknownModels:
+    """`refresh` reads the table again; whoever calls it together shares the reading."""
+
+    def __init__(self, refresh: Callable[[], Awaitable[None]], clock: Clock) -> None:
+        self._refresh = refresh
+        self._clock = clock
+        self._not_before_s = 0.0
+        self._waiting = 0
+
+    async def look(self) -> None:
+        """The table is at least as new as this call when it returns. Unavailable when that cannot be had."""
+        if self._waiting >= limits.UNKNOWN_MODELS_WAITING_MAX:
+            raise Overloaded("too many requests for unknown models at once", hint="try again in a while")
+        self._waiting += 1
+        try:
+            with anyio.fail_after(limits.UNKNOWN_MODEL_LOOK_S):
+                await self._paced()
+        except (RemudaError, TimeoutError) as error:
+            reason = error.message if isinstance(error, RemudaError) else "the database does not answer"
+            raise Unavailable(
+                f"this frontend does not know the model and cannot look it up now: {reason}",
+                hint="try again in a while, or ask another frontend",
+            ) from error
+        finally:
+            self._waiting -= 1
+
+    async def _paced(self) -> None:
+        left_s = self._not_before_s - self._clock.monotonic()
+        if left_s > 0:
+            await anyio.sleep(left_s)
+        self._not_before_s = self._clock.monotonic() + limits.UNKNOWN_MODEL_LOOK_GAP_S
+        await self._refresh()
+
+
+async def nothing_new() -> None:
+    """For where the table is all there is."""

@@ -13,11 +13,10 @@ from remuda.core.clock import Clock
 from remuda.inference.answers import AnswerSink
 from remuda.inference.failures import UpstreamFailed
 from remuda.inference.model import InferenceCall, Upstreams
-from remuda.router.errors import ModelUnknown, Overloaded
-from remuda.router.in_flight import RequestLedger
 from remuda.router.live_table import Tables
-from remuda.router.ports import Loading, Meanwhile
+from remuda.router.loading import Loading, Meanwhile, ModelUnknown, Overloaded
 from remuda.router.table import Route, choose
+from remuda.router.usage import RequestLedger
 
 _TABLE_S: Final = 1.0  # After which whoever loads is asked again.
 _TOLD_S: Final = 1.0  # So often frontends tell each other what they have in flight.

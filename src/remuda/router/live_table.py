@@ -19,7 +19,7 @@ from remuda.core import limits
 from remuda.core.clock import Clock
 from remuda.core.errors import RemudaError
 from remuda.core.events import AutoResetEvent, Notifier
-from remuda.core.ids import FrontendId, NodeId
+from remuda.core.ids import FrontendId, NodeId, ReplicaKey
 from remuda.fleet.fleet import Standing
 from remuda.fleet.node_views import ObservedNodes
 from remuda.fleet.tokens import NodeTokens
@@ -28,12 +28,13 @@ from remuda.inference.model import ReplicaEndpoint
 from remuda.models.memory import effective_context
 from remuda.ops.broadcast import Broadcast, ChangeMessage
 from remuda.ops.ports import BusPort
-from remuda.router.in_flight import RequestLedger
 from remuda.router.table import Configured, Route, RoutedModel, RouteId, Table, build
 from remuda.scheduler.catalogue import Catalogued, ModelCatalogue, names_file
 from remuda.scheduler.model import Replica, Replicas, ReplicaState
 from remuda.wire import subjects
 from remuda.wire.codec import OMIT_EMPTY, Many, Message
+
+log = structlog.get_logger(__name__)
 
 
 class Tables:
@@ -122,8 +123,6 @@ class Tables:
         return replace(self._whole, models=MappingProxyType(models))
 
 
-log = structlog.get_logger(__name__)
-
 _EVERY_S: Final = 2.0
 _GAP_S: Final = 0.05  # Between two looks, and between two signals to others, however much changes.
 _FLEET_FRESH_S: Final = 1.0  # A look at all nodes serves so long.
@@ -167,13 +166,19 @@ class TableSources:
     tokens: NodeTokens
 
 
+class _Ledger(Protocol):
+    """The part of `usage.RequestLedger` that is kept in step with the table."""
+
+    def keep(self, keys: frozenset[ReplicaKey]) -> None: ...
+
+
 class TableKeeper:
     """Implements scheduler.ports.RoutingTable."""
 
     def __init__(
         self,
         tables: Tables,
-        ledger: RequestLedger,
+        ledger: _Ledger,
         sources: TableSources,
         bus: BusPort,
         frontend: FrontendId,

@@ -28,7 +28,6 @@ from remuda.models.memory import effective_context
 from remuda.models.reading import check_absolute_paths
 from remuda.ops.model import Ending, Kind, NotNeeded, Step
 from remuda.scheduler.catalogue import Catalogued, ModelCatalogue, names_file
-from remuda.scheduler.installing import Installing, until_vanished
 from remuda.scheduler.load_ops import target_of
 from remuda.scheduler.model import HTTP, Replica, ReplicaState, endpoint_of, worker_endpoint
 from remuda.scheduler.ports import (
@@ -41,7 +40,7 @@ from remuda.scheduler.ports import (
     WorkerHttp,
 )
 from remuda.scheduler.unloader import Unloader
-from remuda.scheduler.worker_calls import stop_given_up, stop_process
+from remuda.scheduler.worker_calls import Installing, stop_given_up, stop_process, until_vanished
 from remuda.wire.backends import BackendInstall, BackendInstallReply
 
 log = structlog.get_logger(__name__)

@@ -25,9 +25,8 @@ from remuda.fleet.verdicts import ObservedNode, installed, is_localai, why_no_re
 from remuda.gallery.model import GalleryEntry, Reading, galleries_to_json
 from remuda.gallery.resolve import preferred_tokens, uses_gpu
 from remuda.models.gguf import parts_of
-from remuda.ops.installed_backends import found
 from remuda.ops.model import Kind, OpId, RollOut, Source, State
-from remuda.ops.selection import Selection
+from remuda.ops.selection import Selection, found
 from remuda.ops.targets import Draft, PlanningContext, WantedOperation, builds_of, machine_of, proposal
 from remuda.scheduler.model import FilesTold, Need, NodeOffer, Replica, Replicas, ReplicaState, Resident
 from remuda.wire.nodes import CutOffFile, InstalledArtifact

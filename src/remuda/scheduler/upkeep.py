@@ -16,11 +16,22 @@ from remuda.fleet.verdicts import ObservedNode
 from remuda.ops.model import Kind, UnloadReason
 from remuda.ops.ports import Live
 from remuda.scheduler.catalogue import ModelCatalogue
-from remuda.scheduler.drift import DriftMemory, Drop, Scene, Stray, compare, to_ask
 from remuda.scheduler.load_ops import UnloadRequests, target_of
 from remuda.scheduler.model import Replica, Replicas, ReplicaState
 from remuda.scheduler.ports import NodeHistory, ReplicaStore, RoutingTable, WorkerCommands
-from remuda.scheduler.upkeep_rules import Forget, Unload, UpkeepInputs, actions, idle_next
+from remuda.scheduler.upkeep_rules import (
+    DriftMemory,
+    Drop,
+    Forget,
+    Scene,
+    Stray,
+    Unload,
+    UpkeepInputs,
+    actions,
+    compare,
+    idle_next,
+    to_ask,
+)
 from remuda.wire.models import ModelStop, RunningModel
 
 log = structlog.get_logger(__name__)

@@ -1,15 +1,247 @@
-"""What upkeep does about replicas that are idle, outdated, being unloaded, or left over from a load that
-ended. Pure."""
+"""What upkeep does about replicas that have lost their process, processes that have no replica, and
+replicas that are idle, outdated, being unloaded, or left over from a load that ended. Pure.
 
-from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
+Nothing is concluded from silence. A worker that says what became of a process is believed at once; one that
+no longer mentions it has to do so twice. Busy is not dead.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Final
 
 from remuda.core.ids import NodeId, ReplicaKey
+from remuda.fleet.health import Reachability
+from remuda.fleet.model import Node
+from remuda.fleet.verdicts import ObservedNode, is_up
 from remuda.models.config import ModelConfig
 from remuda.ops.model import OpId, UnloadCause, UnloadReason
-from remuda.scheduler.model import Replica, ReplicaState
+from remuda.scheduler.model import Replica, Replicas, ReplicaState
+from remuda.wire.models import RunningModel
+from remuda.wire.nodes import RunningReplica
+
+_SAID_UNDER_WAY: Final = timedelta(seconds=5)  # What a node says may be older than its arrival by so much.
+_FORGOTTEN_AFTER: Final = timedelta(minutes=10)  # Of a node that is away.
+_ASKED_AFTER: Final = timedelta(minutes=2)  # A node without reports, about a row that nothing has confirmed.
+_STRAY_FOR: Final = timedelta(seconds=30)
+_RELOADED_AGAIN: Final = timedelta(minutes=5)  # One that crashes sooner again waits for the next request.
+_ENDED: Final = frozenset({"waiting", "failed"})  # States of a key whose last process has ended by itself.
+
+_Row = tuple[ReplicaKey, int]  # A row as it was written last.
+_Process = tuple[NodeId, ReplicaKey, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """A row to forget. `reload`: it served until its process ended by itself, and is to serve again."""
+
+    replica: Replica
+    why: str
+    reload: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Stray:
+    """A process to stop: this very instance, and no successor of it."""
+
+    node: NodeId
+    key: ReplicaKey
+    instance: str
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class Noticed:
+    """When something was noticed first, and by which report, or at which time of asking."""
+
+    at: datetime
+    said: int
+
+
+@dataclass(frozen=True, slots=True)
+class DriftMemory:
+    """What was noticed at earlier looks, and counts only if it is noticed again."""
+
+    missing: Mapping[_Row, Noticed] = field(default_factory=dict)
+    strays: Mapping[_Process, Noticed] = field(default_factory=dict)
+    confirmed: Mapping[_Row, datetime] = field(default_factory=dict)  # By a node that was asked.
+    reloads: Mapping[ReplicaKey, datetime] = field(default_factory=dict)  # Of crashed ones, lately.
+
+
+@dataclass(frozen=True, slots=True)
+class Drift:
+    drops: tuple[Drop, ...]
+    strays: tuple[Stray, ...]
+    memory: DriftMemory  # For the next look.
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """`loading`: what live operations are about to load, where. `answers`: of nodes that were asked which
+    replicas run there, and answered."""
+
+    replicas: Replicas
+    nodes: Mapping[NodeId, ObservedNode]
+    loading: Collection[tuple[NodeId, ReplicaKey]] = ()
+    answers: Mapping[NodeId, Sequence[RunningModel]] = field(default_factory=dict)
+
+
+def to_ask(replicas: Replicas, nodes: Mapping[NodeId, ObservedNode], memory: DriftMemory) -> list[NodeId]:
+    """Nodes without reports, with replicas of which nobody has heard for a while, or since it registered
+    again: that may have been a restart."""
+    return sorted(
+        {
+            row.node
+            for row in replicas.rows
+            if (view := nodes.get(row.node)) is not None
+            and not view.reports
+            and is_up(view.standing)
+            and row.state is ReplicaState.LOADED
+            and _due(_heard_of(row, memory), view.standing.node, replicas.now)
+        }
+    )
+
+
+def _due(heard_of: datetime, node: Node, now: datetime) -> bool:
+    registered_since = node.registered_at is not None and node.registered_at > heard_of
+    return registered_since or now - heard_of >= _ASKED_AFTER
+
+
+def compare(scene: Scene, memory: DriftMemory) -> Drift:
+    """What is stored against what is so. The rows are all there are, the nodes too."""
+    missing: dict[_Row, Noticed] = {}
+    confirmed: dict[_Row, datetime] = {}
+    drops: list[Drop] = []
+    for row in scene.replicas.rows:
+        key = (row.key, row.change)
+        verdict = _verdict(row, scene, memory)
+        match verdict:
+            case Drop():
+                drops.append(verdict)
+            case Noticed():
+                missing[key] = verdict
+            case datetime():
+                confirmed[key] = verdict
+            case None if key in memory.confirmed:
+                confirmed[key] = memory.confirmed[key]
+            case None:
+                pass
+    now = scene.replicas.now
+    reloads = {key: at for key, at in memory.reloads.items() if now - at < _RELOADED_AGAIN}
+    drops = [replace(drop, reload=drop.reload and drop.replica.key not in reloads) for drop in drops]
+    reloads |= {drop.replica.key: now for drop in drops if drop.reload}
+    strays, suspects = _strays(scene, memory)
+    return Drift(tuple(drops), tuple(strays), DriftMemory(missing, suspects, confirmed, reloads))
+
+
+# Rows.
+
+_Verdict = Drop | Noticed | datetime | None
+"""It goes; it is missing, but not for certain; when it was confirmed; or nothing."""
+
+
+def _verdict(row: Replica, scene: Scene, memory: DriftMemory) -> _Verdict:
+    now, view = scene.replicas.now, scene.nodes.get(row.node)
+    if view is None:
+        return Drop(row, "its node was removed")
+    node = view.standing.node
+    if row.boot is not None and row.boot != view.boot:
+        return Drop(row, f"the worker on {node.name} was started anew")
+    if view.standing.reachability in (Reachability.GONE, Reachability.DEPARTED):
+        return Drop(row, f"{node.name} is away") if view.standing.silence >= _FORGOTTEN_AFTER else None
+    if row.state in (ReplicaState.STAGING, ReplicaState.LOADING):
+        return None  # Its operation answers for it, and upkeep for those whose operation is over.
+    before = memory.missing.get((row.key, row.change))
+    if not view.reports:
+        return _asked(row, node.name, scene.answers.get(row.node), now, before)
+    if view.report is None or not _reported_since(row, view):
+        return None
+    for told in view.report.replicas:
+        if row.key == ReplicaKey(told.model_id, told.replica_index):
+            return _ended(row, told, node.name)
+    said = view.report.sequence
+    if before is None or before.said == said:
+        return before or Noticed(now, said)
+    return Drop(row, f"its process on {node.name} is gone")  # Somebody may have stopped it, and meant that.
+
+
+def _ended(row: Replica, told: RunningReplica, node: str) -> Drop | None:
+    """The worker names what it has under this key: if that is not the row's process, or that has ended, the
+    row is false, and no second report is needed. One that is being unloaded is its operation's concern."""
+    if row.state is ReplicaState.UNLOADING:
+        return None
+    replaced = bool(row.instance and told.instance) and row.instance != told.instance
+    if not replaced and told.state not in _ENDED:
+        return None
+    trouble = f": {told.trouble}" if told.trouble else ""
+    return Drop(row, f"its process on {node} ended{trouble}", reload=True)
+
+
+def _asked(
+    row: Replica, node: str, answer: Sequence[RunningModel] | None, now: datetime, before: Noticed | None
+) -> _Verdict:
+    if answer is None:
+        return before
+    if any(_is_of(row, one.model_id, one.replica_index, one.instance) for one in answer):
+        return now
+    if before is None:
+        return Noticed(now, 1)
+    return Drop(row, f"the worker on {node} says that it does not run")
+
+
+def _reported_since(row: Replica, view: ObservedNode) -> bool:
+    """Its report was taken after the row was written."""
+    written = row.updated_at
+    return written is not None and view.standing.node.last_heartbeat - _SAID_UNDER_WAY > written
+
+
+def _is_of(row: Replica, model: str, index: int, instance: str) -> bool:
+    same_process = not row.instance or not instance or row.instance == instance
+    return row.key == ReplicaKey(model, index) and same_process
+
+
+def _heard_of(row: Replica, memory: DriftMemory) -> datetime:
+    written = row.updated_at
+    assert written is not None, "the store says when it was written"
+    return max(written, memory.confirmed.get((row.key, row.change), written))
+
+
+# Processes.
+
+
+def _strays(scene: Scene, memory: DriftMemory) -> tuple[list[Stray], Mapping[_Process, Noticed]]:
+    found: list[Stray] = []
+    suspects: dict[_Process, Noticed] = {}
+    now = scene.replicas.now
+    for stray, said in _unknown(scene):
+        process = (stray.node, stray.key, stray.instance)
+        first = memory.strays.get(process, Noticed(now, said))
+        if now - first.at >= _STRAY_FOR and first.said != said:
+            found.append(stray)
+        suspects[process] = first
+    return found, suspects
+
+
+def _unknown(scene: Scene) -> Iterator[tuple[Stray, int]]:
+    """Models' processes that no row stands for and nobody is loading, with the report that tells of them."""
+    rows = {(row.node, row.key): row for row in scene.replicas.rows}
+    for node, view in scene.nodes.items():
+        if view.report is None or not is_up(view.standing):
+            continue
+        for told in view.report.replicas:
+            key = ReplicaKey(told.model_id, told.replica_index)
+            row = rows.get((node, key))
+            expected = (node, key) in scene.loading
+            expected |= row is not None and _is_of(row, key.model, key.index, told.instance)
+            if not expected and _serves_model(told):
+                yield Stray(node, key, told.instance, told.address), view.report.sequence
+
+
+def _serves_model(told: RunningReplica) -> bool:
+    """It is there for a model, will not go by itself, and can be told from its successor. A process under its
+    backend's own name has no model in it: installs may start one."""
+    return told.model_id not in ("", told.backend) and bool(told.instance) and told.state != "stopping"
+
 
 _NEW: Final = timedelta(seconds=2)  # A row and its operation are written together, but not read together.
 _STUCK: Final = timedelta(minutes=1)  # An unload that failed is asked for again so often.

@@ -1,16 +1,32 @@
-"""Commands to workers over the bus for loads and unloads, and how a replica's process is stopped."""
+"""Commands to workers over the bus for loads and unloads: asking for a replica's process, stopping it, and
+noticing when an answer will not come: it was lost, or the whole machine is gone.
 
+An answer is lost with the connection it was on. Silence does not tell: the worker itself has to show, twice,
+that it is not working on it.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
 from datetime import timedelta
+from enum import Enum, auto
 from typing import Final, TypeVar
 
+import anyio
+import structlog
 from pydantic import BaseModel
 
 from remuda.core import limits
-from remuda.core.errors import BackendFailed
+from remuda.core.errors import BackendFailed, NodeUnreachable, RemudaError
 from remuda.core.ids import NodeId, ReplicaKey
+from remuda.fleet.fleet import Standing
+from remuda.fleet.node_views import current_report
+from remuda.fleet.verdicts import is_localai
+from remuda.inference.model import ReplicaEndpoint
+from remuda.ops.model import OpId, Step
 from remuda.ops.ports import BusPort
+from remuda.scheduler.load_ops import target_of
 from remuda.scheduler.model import Replica
-from remuda.scheduler.ports import WorkerCommands
+from remuda.scheduler.ports import LoadProgress, WorkerCommands, WorkerHttp
 from remuda.wire import subjects
 from remuda.wire.backends import (
     BackendInstall,
@@ -18,9 +34,13 @@ from remuda.wire.backends import (
     BackendList,
     BackendListReply,
     BackendStop,
+    InstalledBackend,
 )
 from remuda.wire.codec import decode, encode
-from remuda.wire.models import ModelsRunning, ModelsRunningReply, ModelStop, ModelStopReply
+from remuda.wire.models import ModelsRunning, ModelsRunningReply, ModelStop, ModelStopReply, RunningModel
+from remuda.wire.nodes import Report
+
+log = structlog.get_logger(__name__)
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -109,3 +129,173 @@ def _is_another(reply: ModelStopReply) -> bool:
 def _as_recorded(replica: Replica) -> str:
     """A worker that tells no instances compares the address with the one it gave its process itself."""
     return replica.address if replica.instance else f"127.0.0.1:{replica.address.rpartition(':')[2]}"
+
+
+_TIMES: Final = 2
+
+
+class AnswerVerdict(Enum):
+    WAIT = auto()
+    ASK_AGAIN = auto()  # It is done, or can be begun afresh: installs are safe to repeat.
+    LOST = auto()  # Its worker knows nothing of it.
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerMemory:
+    """What was noticed since the worker was asked, and counts only when it is noticed again."""
+
+    known: int | None = None  # The report that was there when it was asked, which says nothing.
+    without: frozenset[int] = frozenset()  # Reports that have nothing of this in hand.
+    moved: float = 0.0  # How far the bytes were.
+    absences: int = 0  # In a row.
+
+
+@dataclass(frozen=True, slots=True)
+class Lists:
+    """What a worker without reports told when it was asked, and how far the bytes were by then."""
+
+    running: Sequence[RunningModel]
+    installed: Sequence[InstalledBackend]
+    moved: float = 0.0
+
+
+def by_report(report: Report, op: OpId, memory: AnswerMemory) -> tuple[AnswerVerdict, AnswerMemory]:
+    if report.sequence == memory.known or any(work.op_id == op for work in report.work):
+        return AnswerVerdict.WAIT, memory
+    without = memory.without | {report.sequence}
+    verdict = AnswerVerdict.ASK_AGAIN if len(without) >= _TIMES else AnswerVerdict.WAIT
+    return verdict, replace(memory, without=without)
+
+
+def by_lists(
+    lists: Lists, key: ReplicaKey, backend: str, memory: AnswerMemory
+) -> tuple[AnswerVerdict, AnswerMemory]:
+    """A backend that is being fetched runs nowhere yet. One that is there starts within a moment: if it does
+    not, nobody is at it."""
+    if any(key == (one.model_id, one.replica_index) for one in lists.running):
+        return AnswerVerdict.ASK_AGAIN, memory
+    if lists.moved > memory.moved or not _has(lists.installed, backend):
+        return AnswerVerdict.WAIT, replace(memory, moved=lists.moved, absences=0)
+    absences = memory.absences + 1
+    verdict = AnswerVerdict.LOST if absences >= _TIMES else AnswerVerdict.WAIT
+    return verdict, replace(memory, absences=absences)
+
+
+def _has(installed: Sequence[InstalledBackend], backend: str) -> bool:
+    """Builds are listed by names of their own, such as `cuda12-llama-cpp`, which end with what they are."""
+    wanted = backend.rpartition("@")[2].lower()
+    return any(f"-{one.name.lower()}".endswith(f"-{wanted}") for one in installed)
+
+
+_REPORT_S: Final = 5.0
+_LISTS_S: Final = 30.0  # Longer than a process takes to start.
+_PING_EVERY_S: Final = 5.0
+_MISSES_MAX: Final = 2  # In a row; each takes CONFIRMATION_S twice.
+
+
+class Installing:
+    """For one step. `standing` is its node's, as it is now."""
+
+    def __init__(
+        self,
+        worker: WorkerCommands,
+        step: Step,
+        standing: Callable[[], Awaitable[Standing]],
+        progress: LoadProgress,
+    ) -> None:
+        self._worker = worker
+        self._step = step
+        self._standing = standing
+        self._progress = progress
+
+    async def ask(self, request: BackendInstall, standing: Standing) -> BackendInstallReply:
+        """The worker's answer, which is asked for again when it was lost. NodeUnreachable when the worker
+        answers, but knows nothing of this. `standing` is the node's before it is asked."""
+        while True:
+            ended = await self._answer_or_verdict(request, standing)
+            match ended:
+                case BackendInstallReply():
+                    return ended
+                case RemudaError():
+                    raise ended
+                case AnswerVerdict.LOST:
+                    raise NodeUnreachable(f"the worker on {self._step.node_name} has lost this load")
+                case _:
+                    log.warning("install_asked_again", op=self._step.op, node=self._step.node_name)
+
+    async def _answer_or_verdict(
+        self, request: BackendInstall, standing: Standing
+    ) -> BackendInstallReply | RemudaError | AnswerVerdict:
+        answer: BackendInstallReply | RemudaError | None = None
+        verdict = AnswerVerdict.WAIT
+
+        async def watch() -> None:
+            nonlocal verdict
+            verdict = await self._verdict(standing)
+            tasks.cancel_scope.cancel()
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(watch)
+            try:
+                answer = await self._worker.install(self._step.node, request)
+            except RemudaError as error:
+                answer = error
+            tasks.cancel_scope.cancel()
+        return verdict if answer is None else answer
+
+    async def _verdict(self, standing: Standing) -> AnswerVerdict:
+        """Comes to one only when the answer is lost."""
+        peer, known = is_localai(standing.node), current_report(standing.node)
+        memory = AnswerMemory(
+            known=None if known is None else known.sequence, moved=self._progress.moved(self._step)
+        )
+        verdict = AnswerVerdict.WAIT
+        while verdict is AnswerVerdict.WAIT:
+            await anyio.sleep(_LISTS_S if peer else _REPORT_S)
+            try:
+                verdict, memory = await (self._ask_lists(memory) if peer else self._read_report(memory))
+            except RemudaError:  # The store is away, or the node is: others see to that.
+                continue
+        return verdict
+
+    async def _read_report(self, memory: AnswerMemory) -> tuple[AnswerVerdict, AnswerMemory]:
+        report = current_report((await self._standing()).node)
+        return (AnswerVerdict.WAIT, memory) if report is None else by_report(report, self._step.op, memory)
+
+    async def _ask_lists(self, memory: AnswerMemory) -> tuple[AnswerVerdict, AnswerMemory]:
+        node = self._step.node
+        running = await self._worker.running(node)
+        if running.error:
+            return AnswerVerdict.WAIT, memory
+        installed = await self._worker.installed(node)
+        lists = Lists(running.models, installed.backends, self._progress.moved(self._step))
+        return by_lists(lists, target_of(self._step).key, self._step.source.backend, memory)
+
+
+async def until_vanished(
+    node: NodeId, server: ReplicaEndpoint, worker: WorkerCommands, worker_http: WorkerHttp
+) -> None:
+    """Until the machine answers neither over HTTP nor over the bus. Nothing else says so for a long time: the
+    bus goes on taking messages for a client that sends no goodbye, and the fleet waits for heartbeats. A
+    worker that is only busy, or has lost one of the two, still answers."""
+    misses = 0
+    while True:
+        misses = 0 if await _answers(node, server, worker, worker_http) else misses + 1
+        if misses >= _MISSES_MAX:
+            return
+        if not misses:
+            await anyio.sleep(_PING_EVERY_S)
+
+
+async def _answers(
+    node: NodeId, server: ReplicaEndpoint, worker: WorkerCommands, worker_http: WorkerHttp
+) -> bool:
+    if await worker_http.answers(server):
+        return True
+    with anyio.move_on_after(limits.CONFIRMATION_S):
+        try:
+            await worker.running(node)
+        except RemudaError:
+            return False
+        return True
+    return False

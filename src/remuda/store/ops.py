@@ -1,4 +1,6 @@
-"""OpStore on SQL. Reads rows, lets ops.intents decide, writes rows: no rule about operations lives here."""
+"""OpStore on SQL. Reads rows, lets ops.concurrency decide, writes rows: no rule about operations lives
+here.
+"""
 
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext

@@ -1,5 +1,5 @@
 """What people ask: new operations, as many as have come, in one transaction; and of those that are there
-another intent, a retry, or their dismissal. How intents meet each other is decided in ops.intents."""
+another intent, a retry, or their dismissal. How intents meet each other is decided in ops.concurrency."""
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -12,8 +12,7 @@ from remuda.core import limits
 from remuda.core.errors import Conflict
 from remuda.core.ids import NodeId
 from remuda.core.shell_quoting import pasted
-from remuda.ops.external_sources import as_named_now
-from remuda.ops.intents import (
+from remuda.ops.concurrency import (
     RETRIED,
     asked_again,
     opposites,
@@ -23,6 +22,7 @@ from remuda.ops.intents import (
     wished_again,
     woken,
 )
+from remuda.ops.external_sources import as_named_now
 from remuda.ops.model import Kind, Operation, OpId, RollOut, Step, Wish
 from remuda.ops.ports import Submitted, View
 from remuda.store import ops_views

@@ -8,9 +8,9 @@ import pytest
 
 from remuda.core import limits
 from remuda.core.ids import FrontendId
+from remuda.ops.concurrency import proven
 from remuda.ops.model import Kind, OpId, RollOut, State, Step
 from remuda.ops.op_views import summary_of
-from remuda.ops.pacing import proven
 from remuda.store.fleet import SqlFleetStore
 from remuda.wire.backends import BackendDeleteReply, BackendInstallReply, BackendUpgradeReply
 from remuda.wire.codec import Message

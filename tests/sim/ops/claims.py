@@ -5,8 +5,8 @@ from collections import Counter
 from collections.abc import Iterable
 
 from remuda.core.ids import NodeId
-from remuda.ops.live_progress import LiveProgress
 from remuda.ops.model import Kind, OpId, Stage, State
+from remuda.ops.progress import LiveProgress
 from tests.sim.ops.workers import InHand, Life, SimulatedWorker, build_of
 from tests.sim.ops.world import World
 from tests.support.clocks import elapsed_s

@@ -12,8 +12,8 @@ from remuda.fleet.fleet import Standing
 from remuda.ops.broadcast import ChangeSignal
 from remuda.ops.commander import BusCommander
 from remuda.ops.inventories import Inventories
-from remuda.ops.live_progress import LiveProgress
 from remuda.ops.model import Outcome, Step, Verb
+from remuda.ops.progress import LiveProgress
 from remuda.ops.progress_board import Key, ProgressBoard, ProgressSubscription
 from remuda.ops.reconciler import Reconciler
 from remuda.store.ops import SqlOpStore

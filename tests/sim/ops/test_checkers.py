@@ -84,16 +84,16 @@ BREAKS = {
         "remuda.store.ops_attempts.commit", commit_and_say_that_all_was_written, "an_attempt_is_sent_once"
     ),
     "what a worker has in hand is not looked at": Break(
-        "remuda.ops.observations._working", lambda *_: False, "still_at_work_is_no_failure", first_seed=1
+        "remuda.ops.planning._working", lambda *_: False, "still_at_work_is_no_failure", first_seed=1
     ),
     "failures are not counted": Break(
         "remuda.ops.steps._failed", fail_for_ever, "failures_are_bounded", first_seed=21
     ),
     "everybody goes at once": Break(
-        "remuda.ops.pacing._paced", lambda *_: {}, "the_canary_goes_alone", first_seed=1
+        "remuda.ops.concurrency._paced", lambda *_: {}, "the_canary_goes_alone", first_seed=1
     ),
     "nobody goes first on a node": Break(
-        "remuda.ops.pacing._behind_others", lambda *_: {}, "one_live_attempt", first_seed=43
+        "remuda.ops.concurrency._behind_others", lambda *_: {}, "one_live_attempt", first_seed=43
     ),
     "any version is the one that is wanted": Break(
         "remuda.ops.steps._goal_met",
@@ -132,7 +132,7 @@ BREAKS = {
         "remuda.store.ops_attempts.finish_operations", lambda *_: None, "over_exactly_when_all_steps_are"
     ),
     "bars follow whatever comes": Break(
-        "remuda.ops.live_progress._risen",
+        "remuda.ops.progress._risen",
         lambda live, fraction: fraction,
         "shown_progress_never_falls",
         first_seed=4,

@@ -16,19 +16,17 @@ from remuda.inference.model import InferenceCall, RequestKind
 from remuda.inference.requests import ChatRequest, RequestMessage
 from remuda.ops.broadcast import ChangeSignal
 from remuda.ops.commander import BusCommander
-from remuda.ops.installed_backends import to_ask
 from remuda.ops.inventories import Inventories
 from remuda.ops.progress_board import ProgressBoard, ProgressSubscription
 from remuda.ops.reconciler import Reconciler
+from remuda.ops.selection import to_ask
 from remuda.router.cold_path import ColdPath
 from remuda.router.confirmation import Confirming
 from remuda.router.dispatch import RequestDispatcher, RoutingRecord, WaitLimits
-from remuda.router.in_flight import RequestLedger
-from remuda.router.last_used import LastUsedWriter
 from remuda.router.live_table import TableKeeper, Tables, TableSources
-from remuda.router.peers import PeerLoads
-from remuda.router.ports import LoadStatus
+from remuda.router.loading import LoadStatus
 from remuda.router.suspects import Suspects
+from remuda.router.usage import LastUsedWriter, PeerLoads, RequestLedger
 from remuda.scheduler.catalogue import ModelCatalogue
 from remuda.scheduler.demand import Demand
 from remuda.scheduler.inspection import Inspector

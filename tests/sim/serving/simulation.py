@@ -11,7 +11,7 @@ from anyio.abc import TaskGroup
 
 from remuda.models.reading import read_model
 from remuda.router import cold_path, live_table
-from remuda.scheduler import catalogue, single_flight, upkeep
+from remuda.scheduler import catalogue, demand, upkeep
 from remuda.scheduler.model import StoredModel
 from remuda.store.models import SqlModelStore
 from tests.sim.chance import Dice
@@ -127,7 +127,7 @@ def as_simulated() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for module in (catalogue, live_table):
             patch.setattr(module, "run_sync", run_sync)
-        patch.setattr(single_flight, "_SHARED_S", _LOOK_S)
+        patch.setattr(demand, "_SHARED_S", _LOOK_S)
         patch.setattr(cold_path, "_LOOK_S", _LOOK_S)
         patch.setattr(upkeep, "_EVERY_S", 2 * _LOOK_S)
         yield

@@ -19,9 +19,9 @@ from remuda.router import table
 from remuda.router.table import Table
 from remuda.scheduler import placement
 from remuda.scheduler.catalogue import Catalogued, ModelCatalogue
-from remuda.scheduler.installing import AnswerMemory, AnswerVerdict, Lists
 from remuda.scheduler.loader import _Load
 from remuda.scheduler.model import Need, NodeOffer, Replica, Replicas, ReplicaState, StoredModel
+from remuda.scheduler.worker_calls import AnswerMemory, AnswerVerdict, Lists
 from remuda.store import ops_attempts
 from remuda.store.ops_attempts import RequestHolder
 from tests.sim.serving.simulation import run_seed
@@ -104,21 +104,21 @@ BREAKS = {
     "a worker's former lives are believed in": Break(
         {
             "remuda.router.table._routable": lambda row, *_: row.state is ReplicaState.LOADED,
-            "remuda.scheduler.drift._verdict": lambda *_: None,
+            "remuda.scheduler.upkeep_rules._verdict": lambda *_: None,
             "remuda.router.suspects.Suspects.add": lambda *_: None,
         },
         "no_former_life_is_asked",
         first_seed=5,
     ),
     "requests that ended go on counting": Break(
-        {"remuda.router.in_flight.RequestLedger.end": lambda *_: None}, "counts_are_requests"
+        {"remuda.router.usage.RequestLedger.end": lambda *_: None}, "counts_are_requests"
     ),
     "what nobody knows is left running": Break(
-        {"remuda.scheduler.drift._strays": lambda *_: ([], {})}, "everything_settles"
+        {"remuda.scheduler.upkeep_rules._strays": lambda *_: ([], {})}, "everything_settles"
     ),
     "rows outlive their processes": Break(
         {
-            "remuda.scheduler.drift._verdict": lambda *_: None,
+            "remuda.scheduler.upkeep_rules._verdict": lambda *_: None,
             "remuda.scheduler.upkeep_rules.unloads_at": lambda *_: None,
             "remuda.router.suspects.Suspects.add": lambda *_: None,
         },
@@ -138,7 +138,7 @@ BREAKS = {
         "every_model_is_served",
     ),
     "a peer that has lost an install is waited for": Break(
-        {"remuda.scheduler.installing.by_lists": wait_on}, "every_model_is_served", first_seed=174
+        {"remuda.scheduler.worker_calls.by_lists": wait_on}, "every_model_is_served", first_seed=174
     ),
     "drained nodes are routed to": Break(
         {"remuda.router.table._routable": routed_though_drained},

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remuda.core.ids import NodeId
-from remuda.ops.live_progress import LiveProgress, aged, end, entered, fold, worth_keeping
 from remuda.ops.model import OpId
+from remuda.ops.progress import LiveProgress, aged, end, entered, fold, worth_keeping
 from remuda.ops.progress_board import ProgressBoard
 from remuda.store.ops import SqlOpStore
 from remuda.wire.backends import InstallProgress

@@ -12,9 +12,9 @@ import pytest
 from remuda.core.clock import SystemClock
 from remuda.core.ids import NodeId
 from remuda.ops.feed import Event, Feed
-from remuda.ops.live_progress import LiveProgress
 from remuda.ops.model import OpId, State, Step
 from remuda.ops.ports import Filter, View
+from remuda.ops.progress import LiveProgress
 from tests.unit.ops.build import NOW, a_step, an_operation, running
 
 pytestmark = pytest.mark.anyio

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from remuda.ops.model import Goal, Source
-from remuda.ops.observations import sight
+from remuda.ops.planning import sight
 from tests.unit.ops.build import NOW, a_step
 from tests.unit.ops.fleet import NEW, OLD, a_node, artifact
 

@@ -13,9 +13,9 @@ from remuda.core.ids import BootId, NodeId, ReplicaKey
 from remuda.fleet.fleet import Fleet
 from remuda.fleet.liveness import ListeningPeriod, ListeningPeriods
 from remuda.fleet.verdicts import ObservedNode
-from remuda.ops import pacing
+from remuda.ops import concurrency
 from remuda.ops.commander import Timeouts
-from remuda.ops.intents import replaced, wish_for
+from remuda.ops.concurrency import replaced, wish_for
 from remuda.ops.model import (
     Kind,
     Moment,
@@ -292,7 +292,7 @@ def test_load_waits_for_an_unload_at_the_same_place_to_end() -> None:
     unload, going = asked_for(Kind.UNLOAD)
     load, coming = asked_for(Kind.LOAD, "op-2")
     going = replace(going, state=State.RUNNING, attempt=1)
-    waits = pacing.blocked([unload, load], [going, coming], ())
+    waits = concurrency.blocked([unload, load], [going, coming], ())
     assert set(waits) == {coming.key}
 
 
@@ -302,7 +302,7 @@ def test_loads_and_what_is_done_to_backends_do_not_wait_for_each_other(kind: Kin
     work = an_operation("op-2", kind)
     for mine, others in ((State.RUNNING, State.PENDING), (State.PENDING, State.RUNNING)):
         steps = [replace(loading, state=mine), a_step(kind, op="op-2", state=others)]
-        assert pacing.blocked([load, work], steps, ()) == {}
+        assert concurrency.blocked([load, work], steps, ()) == {}
     assert replaced([a_step(kind, op="op-2")], [loading]) == []
 
 

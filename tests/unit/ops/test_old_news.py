@@ -6,7 +6,7 @@ from datetime import timedelta
 from remuda.core.ids import BootId
 from remuda.fleet.verdicts import ObservedNode
 from remuda.ops.model import Kind, Observation, State, Step, Wish
-from remuda.ops.observations import sight
+from remuda.ops.planning import sight
 from remuda.ops.ports import Request
 from remuda.ops.steps import advance
 from remuda.wire.nodes import InstalledArtifact, Report

@@ -10,10 +10,10 @@ import pytest
 from remuda.core.errors import Problem
 from remuda.core.ids import NodeId
 from remuda.ops import op_views
-from remuda.ops.live_progress import NOTHING_LIVE, LiveProgress, overlaid
 from remuda.ops.model import Kind, OpId, Source, State, Step, Wish
 from remuda.ops.op_views import with_steps
 from remuda.ops.ports import Progress, View
+from remuda.ops.progress import NOTHING_LIVE, LiveProgress, overlaid
 from remuda.wire.codec import encode
 from tests.unit.ops.build import NOW, a_step, an_operation, running
 

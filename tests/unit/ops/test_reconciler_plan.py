@@ -14,7 +14,7 @@ from remuda.fleet.verdicts import BackendInventory, ObservedNode
 from remuda.ops.model import Dispatch, Kind, Moment, Operation, OpId, RollOut, Stage, State, Step, Verb
 from remuda.ops.planning import PassPlan, Room, attempts_at_work, plan, telling, to_hold, unwanted
 from remuda.ops.ports import Live, Request
-from remuda.ops.summary import summarise
+from remuda.ops.progress import summarise
 from remuda.wire.nodes import InstalledArtifact, Report, Work
 from tests.support.nodes import node
 from tests.unit.ops.build import BOOT, NODE, NOW, OP, a_step, an_operation, at, running

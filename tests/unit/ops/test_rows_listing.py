@@ -13,8 +13,8 @@ from remuda.fleet.fleet import Standing
 from remuda.fleet.health import NodeStatus
 from remuda.fleet.verdicts import ObservedNode
 from remuda.gallery.model import Gallery, Reading
+from remuda.gallery.sources import GalleryView
 from remuda.ops.failures import START_FAILED
-from remuda.ops.gallery_view import GalleryView
 from remuda.ops.model import Kind, Source, State
 from remuda.ops.ports import Build, Pin
 from remuda.ops.progress_board import ProgressBoard

@@ -7,9 +7,9 @@ import pytest
 
 from remuda.core.errors import Problem
 from remuda.core.ids import BootId
-from remuda.ops import pacing
+from remuda.ops import concurrency
+from remuda.ops.concurrency import asked_again, retried
 from remuda.ops.failures import START_FAILED
-from remuda.ops.intents import asked_again, retried
 from remuda.ops.model import (
     Dispatch,
     Goal,
@@ -583,4 +583,4 @@ def test_a_version_that_nobody_could_start_goes_back_unless_another_node_has_run
     assert (alone.state, alone.stage) == (State.PENDING, Stage.ROLL_BACK)
     assert beside.state is State.SUCCEEDED
     assert beside.reason == "not proven: there is nothing to start it with; others have run it"
-    assert (pacing.proven(beside), pacing.proven(replace(beside, reason=""))) == (False, True)
+    assert (concurrency.proven(beside), concurrency.proven(replace(beside, reason=""))) == (False, True)

@@ -12,10 +12,9 @@ from remuda.core.errors import StoreUnusable
 from remuda.core.ids import FrontendId
 from remuda.fleet.verdicts import ObservedNode
 from remuda.gallery.model import Reading
-from remuda.ops.bad_versions import BadVersion, BadVersions
 from remuda.ops.ports import Build, Pin
 from remuda.ops.upgrade_check import EVERY, FIRST, CheckedImage, UpgradeCheck, with_news
-from remuda.ops.upgrades import NOT_ASKED, ImageStatus
+from remuda.ops.upgrades import NOT_ASKED, BadVersion, BadVersions, ImageStatus
 from tests.support.clocks import HostClock
 from tests.support.memory_bus import MemoryBroker
 from tests.support.virtual_loop import run_virtually

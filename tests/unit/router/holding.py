@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from remuda.router.in_flight import RequestLedger
 from remuda.router.table import Route
+from remuda.router.usage import RequestLedger
 
 
 @contextmanager

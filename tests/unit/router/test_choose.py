@@ -5,8 +5,8 @@ from hypothesis import strategies as st
 
 from remuda.core.ids import NodeId, ReplicaKey
 from remuda.inference.model import ReplicaEndpoint
-from remuda.router.in_flight import RequestLedger
 from remuda.router.table import Route, choose
+from remuda.router.usage import RequestLedger
 from tests.unit.router.holding import holding
 
 

@@ -10,15 +10,16 @@ import anyio
 import pytest
 from anyio.abc import TaskGroup
 
-from remuda.core.errors import NoCapacity, Problem, Unavailable
+from remuda.core import limits
+from remuda.core.clock import SystemClock
+from remuda.core.errors import NoCapacity, Problem, StoreUnusable, Unavailable
 from remuda.core.ids import NodeId
 from remuda.models.reading import read_model
-from remuda.ops.live_progress import LiveProgress
 from remuda.ops.model import State
-from remuda.router.cold_path import ColdPath
-from remuda.router.errors import ModelLoadFailed, ModelLoading, ModelUnloaded
+from remuda.ops.progress import LiveProgress
+from remuda.router.cold_path import ColdPath, UnknownModels
 from remuda.router.live_table import Tables
-from remuda.router.ports import LoadStatus
+from remuda.router.loading import LoadStatus, ModelLoadFailed, ModelLoading, ModelUnloaded, Overloaded
 from remuda.router.suspects import Suspects
 from remuda.router.table import Route, RoutedModel, Table
 from remuda.scheduler.inspection import Inspector
@@ -344,3 +345,45 @@ async def test_load_that_has_just_failed_is_told_as_such(asking: Asking) -> None
     await asking.over(step, State.FAILED, Problem("backend_failed", "unknown architecture"))
     assert await asking.replicas.remove(replica)
     assert await asking.cold.look("qwen") == LoadStatus("qwen", "failed", "gpu-1")
+
+
+class Store:
+    def __init__(self) -> None:
+        self.looks = 0
+        self.fails = ""
+        self.answers = anyio.Event()
+        self.answers.set()
+
+    async def refresh(self) -> None:
+        self.looks += 1
+        await self.answers.wait()
+        if self.fails:
+            raise StoreUnusable(self.fails)
+
+
+async def test_the_store_is_looked_at_for_whoever_asks() -> None:
+    store = Store()
+    unknown = UnknownModels(store.refresh, SystemClock())
+    await unknown.look()
+    await unknown.look()
+    assert store.looks == 2
+
+
+async def test_a_store_that_cannot_say_is_no_proof_that_there_is_no_such_model() -> None:
+    store = Store()
+    store.fails = "the disk is full"
+    with pytest.raises(Unavailable, match="cannot look it up now: the disk is full"):
+        await UnknownModels(store.refresh, SystemClock()).look()
+
+
+async def test_only_so_many_wait() -> None:
+    store = Store()
+    store.answers = anyio.Event()
+    unknown = UnknownModels(store.refresh, SystemClock())
+    async with anyio.create_task_group() as tasks:
+        for _ in range(limits.UNKNOWN_MODELS_WAITING_MAX):
+            tasks.start_soon(unknown.look)
+        await anyio.wait_all_tasks_blocked()
+        with pytest.raises(Overloaded):
+            await unknown.look()
+        store.answers.set()

@@ -16,11 +16,10 @@ from remuda.inference.requests import ChatRequest, RequestMessage
 from remuda.models.config import ModelConfig
 from remuda.router import dispatch
 from remuda.router.dispatch import RequestDispatcher, RoutingRecord, WaitLimits, may_try_again
-from remuda.router.errors import ModelLoading, ModelUnknown, Overloaded
-from remuda.router.in_flight import RequestLedger
 from remuda.router.live_table import Tables
-from remuda.router.ports import LoadStatus, Meanwhile
+from remuda.router.loading import LoadStatus, Meanwhile, ModelLoading, ModelUnknown, Overloaded
 from remuda.router.table import Route, RoutedModel, Table
+from remuda.router.usage import RequestLedger
 from tests.support.answer_sinks import RelayedClient
 from tests.support.waiting import wait_until
 

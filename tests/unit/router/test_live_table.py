@@ -13,8 +13,8 @@ from structlog.testing import capture_logs
 from remuda.core.errors import StoreUnusable
 from remuda.core.ids import BootId, FrontendId
 from remuda.models.reading import read_model
-from remuda.router.in_flight import RequestLedger
 from remuda.router.live_table import ReplicasChanged, TableKeeper, Tables, TableSources, Unloading
+from remuda.router.usage import RequestLedger
 from remuda.scheduler.catalogue import ModelCatalogue
 from remuda.scheduler.model import Replica, ReplicaState, StoredModel
 from remuda.wire import subjects

@@ -8,7 +8,7 @@ from remuda.core.ids import NodeId
 from remuda.ops.model import Kind, Operation, OpId, ReplicaTarget, Source, State, Step
 from remuda.ops.ports import Progress, View
 from remuda.router.cold_path import status_of
-from remuda.router.ports import LoadStatus
+from remuda.router.loading import LoadStatus
 from remuda.scheduler.load_ops import load_operation
 from remuda.scheduler.model import ReplicaState
 from tests.support.nodes import NOON

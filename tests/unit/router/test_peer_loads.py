@@ -10,10 +10,9 @@ import pytest
 from remuda.core.ids import FrontendId, NodeId, ReplicaKey
 from remuda.inference.model import ReplicaEndpoint
 from remuda.models.config import ModelConfig
-from remuda.router.in_flight import RequestLedger
 from remuda.router.live_table import Tables
-from remuda.router.peers import PeerLoads, RequestsHeld
 from remuda.router.table import Route, RoutedModel, Table
+from remuda.router.usage import PeerLoads, RequestLedger, RequestsHeld
 from remuda.wire import subjects
 from remuda.wire.codec import decode
 from tests.support.waiting import wait_until
@@ -127,13 +126,13 @@ async def test_frontend_that_is_gone_for_long_is_forgotten(pair: Pair) -> None:
 async def test_whoever_has_nothing_to_say_says_it_once() -> None:
     lines = SharedLines()
     one = Frontend(ONE, lines)
-    await one.loads._tell()
+    await one.loads._announce()
     for _ in range(4):
         one.clock.passed_s += 1
-        await one.loads._tell()
+        await one.loads._announce()
     assert len(said(lines, ONE)) == 1
     one.clock.passed_s += 1
-    await one.loads._tell()
+    await one.loads._announce()
     assert len(said(lines, ONE)) == 2, "one may have been lost"
 
 
@@ -141,9 +140,9 @@ async def test_end_of_the_last_request_is_told() -> None:
     lines = SharedLines()
     one = Frontend(ONE, lines)
     with holding(one.ledger, ROUTE):
-        await one.loads._tell()
-    await one.loads._tell()
-    await one.loads._tell()
+        await one.loads._announce()
+    await one.loads._announce()
+    await one.loads._announce()
     assert [len(message.held) for message in said(lines, ONE)] == [1, 0]
 
 
@@ -158,9 +157,9 @@ async def test_message_that_was_not_sent_is_sent_again() -> None:
     lines = SharedLines()
     one = Frontend(ONE, lines)
     lines.down = True
-    await one.loads._tell()
+    await one.loads._announce()
     lines.down = False
-    await one.loads._tell()
+    await one.loads._announce()
     assert len(said(lines, ONE)) == 1
 
 

@@ -10,8 +10,8 @@ from anyio.abc import TaskGroup
 from remuda.core.ids import MachineId, NodeId, ReplicaKey
 from remuda.fleet.verdicts import ObservedNode
 from remuda.gallery.model import Reading
-from remuda.ops.live_progress import LiveProgress
 from remuda.ops.model import OpId, UnloadCause, UnloadReason
+from remuda.ops.progress import LiveProgress
 from remuda.scheduler.catalogue import Catalogued
 from remuda.scheduler.demand import NOBODY, Demand
 from remuda.scheduler.load_ops import UnloadRequests

@@ -4,7 +4,7 @@ import pytest
 
 from remuda.core.ids import BootId, ReplicaKey
 from remuda.ops.model import OpId
-from remuda.scheduler.installing import AnswerMemory, AnswerVerdict, Lists, by_lists, by_report
+from remuda.scheduler.worker_calls import AnswerMemory, AnswerVerdict, Lists, by_lists, by_report
 from remuda.wire.backends import InstalledBackend
 from remuda.wire.models import RunningModel
 from remuda.wire.nodes import Report, Work

@@ -8,7 +8,7 @@ import pytest
 from anyio.abc import TaskGroup
 
 from remuda.core.errors import RemudaError, StoreUnusable, Unavailable
-from remuda.scheduler.single_flight import SingleFlight, StillLooking
+from remuda.scheduler.demand import SingleFlight, StillLooking
 from tests.support.clocks import HostClock
 from tests.support.virtual_ops import time_passes
 

@@ -9,13 +9,12 @@ from remuda.core.errors import Invalid, NotFound
 from remuda.fleet.verdicts import why_no_target
 from remuda.gallery.model import usecases
 from remuda.gateway.admin.submitting import ask, job, wait_for
-from remuda.gateway.backend_pages import BackendCatalogue, BackendQuery
+from remuda.gateway.backend_pages import BackendCatalogue, BackendQuery, fits
 from remuda.gateway.guards import Admin, require_admin
 from remuda.gateway.messages import Responses, answer, gives, one_of, read, refuses, takes
 from remuda.gateway.paths import BackendPath, OpPath
 from remuda.gateway.services import Services, Svc
 from remuda.ops import op_views
-from remuda.ops.compatible_nodes import fits
 from remuda.ops.model import OF_BACKENDS, Kind, Source
 from remuda.ops.ports import Filter
 from remuda.ops.service import OperationRequest

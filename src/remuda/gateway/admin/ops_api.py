@@ -13,7 +13,6 @@ from remuda.gateway.guards import Admin, require_admin
 from remuda.gateway.messages import NO_BODY_FIELDS, answer, gives, one_of, read_known, takes
 from remuda.gateway.paths import KNOWN_FILTERS, OpPath
 from remuda.gateway.services import Services, Svc
-from remuda.ops.bad_versions import Withheld
 from remuda.ops.model import Kind, Source, Wish
 from remuda.ops.op_views import op_view, step_view, with_steps
 from remuda.ops.ports import Filter, View
@@ -21,7 +20,7 @@ from remuda.ops.selection import Selection
 from remuda.ops.service import Accepted, OperationRequest
 from remuda.ops.targets import OperationPlan
 from remuda.ops.upgrade_check import Checked
-from remuda.ops.upgrades import CheckedSource, Unchecked
+from remuda.ops.upgrades import CheckedSource, Unchecked, Withheld
 from remuda.wire.operations import (
     BadVersionItem,
     CheckedItem,

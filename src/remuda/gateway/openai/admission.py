@@ -12,8 +12,8 @@ from remuda.gateway.guards import host_problem, proxy_problem
 from remuda.gateway.keyring import KeyRing
 from remuda.gateway.openai.errors import InvalidKey
 from remuda.gateway.services import Access
-from remuda.router.errors import ModelUnknown
 from remuda.router.live_table import Tables
+from remuda.router.loading import ModelUnknown
 from remuda.router.table import RoutedModel
 
 _HOSTS_KNOWN_MAX: Final = 256

@@ -31,7 +31,7 @@ from remuda.gateway.services import Inference, Services
 from remuda.inference.json_cost import CHEAP_BYTES_MAX, check_json_cost
 from remuda.inference.model import InferenceCall, Request
 from remuda.inference.slicing import Slicer
-from remuda.router.errors import ModelUnknown
+from remuda.router.loading import ModelUnknown
 from remuda.router.table import RoutedModel
 
 log = structlog.get_logger()

@@ -25,7 +25,7 @@ from remuda.gateway.server import ClientConnection, Headers
 from remuda.inference.failures import Fault, UpstreamFailed
 from remuda.inference.model import CallTally, RequestKind
 from remuda.router.dispatch import RoutingRecord
-from remuda.router.ports import LoadStatus
+from remuda.router.loading import LoadStatus
 
 log = structlog.get_logger()
 CLIENT_GONE: Final = 499  # Nobody is told; it is logged and counted.

@@ -13,8 +13,7 @@ from msgspec import UNSET, Struct, UnsetType
 from remuda.core.errors import Invalid, RemudaError, Unauthorized
 from remuda.inference.failures import UpstreamFailed
 from remuda.inference.requests import Role
-from remuda.router.errors import ModelLoading
-from remuda.router.ports import LoadStatus
+from remuda.router.loading import LoadStatus, ModelLoading
 
 _RETRY_AFTER_S: Final = 5
 _RETRY_AFTER_S_MAX: Final = 300

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from remuda.router.ports import LoadStatus
+from remuda.router.loading import LoadStatus
 
 SSE: Final = b"text/event-stream"
 JSON: Final = b"application/json"

@@ -19,7 +19,7 @@ from remuda.inference.model import Request
 from remuda.inference.outline import Outline, outlined
 from remuda.inference.requests import ChatRequest, Part
 from remuda.inference.slicing import Slicer
-from remuda.router.errors import Overloaded
+from remuda.router.loading import Overloaded
 
 
 async def parsed(ask: Ask, body: bytes, slicer: Slicer) -> Request:

@@ -11,7 +11,7 @@ from remuda.gateway.home import no_such_endpoint
 from remuda.gateway.openai.admission import Admission
 from remuda.gateway.openai.errors import ErrorResponse, refusal
 from remuda.gateway.openai.parsing import ASKS
-from remuda.router.errors import ModelUnknown
+from remuda.router.loading import ModelUnknown
 from remuda.router.table import RoutedModel
 
 MODELS: Final = "/v1/models"

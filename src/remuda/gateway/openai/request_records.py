@@ -23,8 +23,8 @@ from prometheus_client.registry import Collector
 
 from remuda.core.clock import Clock
 from remuda.gateway.openai.client_response import ClientResponse
-from remuda.router.in_flight import RequestLedger
 from remuda.router.live_table import Tables
+from remuda.router.usage import RequestLedger
 
 _EVENT = "inference_answered"
 log = structlog.get_logger()

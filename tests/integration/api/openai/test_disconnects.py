@@ -9,7 +9,7 @@ import pytest
 from remuda.inference.answers import ByteSink
 from remuda.inference.model import InferenceCall
 from remuda.router.dispatch import WaitLimits
-from remuda.router.ports import Meanwhile
+from remuda.router.loading import Meanwhile
 from tests.integration.api.openai.asking import ASK, ASK_CHAT, ASK_STREAM, CHAT, STREAM
 from tests.support.raw_http import RawClient, post, raw_client
 from tests.support.scripted_upstreams import SSE, Endless, Gateway, gateway, model, route_to, serving, table

@@ -5,8 +5,7 @@ import json
 import pytest
 
 from remuda.core.errors import NoCapacity
-from remuda.router.errors import ModelLoadFailed, ModelLoading
-from remuda.router.ports import LoadStatus, Meanwhile
+from remuda.router.loading import LoadStatus, Meanwhile, ModelLoadFailed, ModelLoading
 from tests.integration.api.openai.asking import ASK_CHAT, ASK_STREAM, CHAT, STREAM
 from tests.support.raw_http import RawClient, post
 from tests.support.scripted_upstreams import Gateway, chunk, model, route_to, table

@@ -15,8 +15,7 @@ from remuda.inference.failures import Fault, UpstreamFailed
 from remuda.inference.model import InferenceCall
 from remuda.inference.requests import ChatRequest, EmbeddingRequest
 from remuda.router.dispatch import WaitLimits
-from remuda.router.errors import ModelLoading
-from remuda.router.ports import LoadStatus, Meanwhile
+from remuda.router.loading import LoadStatus, Meanwhile, ModelLoading
 from tests.support.scripted_upstreams import (
     JSON,
     SSE,

@@ -7,8 +7,7 @@ import pytest
 from remuda.core.errors import Forbidden, Invalid, NoCapacity, NotFound, RemudaError, TooLarge, Unavailable
 from remuda.gateway.openai.errors import InvalidField, InvalidKey, refusal
 from remuda.inference.failures import Fault, UpstreamFailed
-from remuda.router.errors import ModelLoadFailed, ModelLoading, ModelUnknown, Overloaded
-from remuda.router.ports import LoadStatus
+from remuda.router.loading import LoadStatus, ModelLoadFailed, ModelLoading, ModelUnknown, Overloaded
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """Which nodes a backend fits."""
 
-from remuda.ops.compatible_nodes import fits
+from remuda.gateway.backend_pages import fits
 from tests.unit.ops.fleet import READINGS, a_node
 
 CPU, GPU = a_node("cpu", capability="default"), a_node("gpu", capability="nvidia")

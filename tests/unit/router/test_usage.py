@@ -11,10 +11,9 @@ from remuda.core.ids import NodeId, ReplicaKey
 from remuda.inference.model import ReplicaEndpoint
 from remuda.models.config import ModelConfig
 from remuda.models.keep_alive import FOR_EVER
-from remuda.router.in_flight import RequestLedger
-from remuda.router.last_used import LastUsedWriter
 from remuda.router.live_table import Tables
 from remuda.router.table import Route, RoutedModel, Table
+from remuda.router.usage import LastUsedWriter, RequestLedger
 from tests.unit.router.frontends import HandClock
 from tests.unit.router.holding import holding
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from remuda.core.errors import Problem
 from remuda.core.ids import NodeId
 from remuda.ops.model import State, Step, Wish
-from remuda.ops.summary import Status, summarise
+from remuda.ops.progress import Status, summarise
 from tests.unit.ops.build import NOW, a_step, an_operation, running
 
 everything = st.lists(st.builds(lambda state: a_step(state=state), st.sampled_from(tuple(State))))

@@ -1,9 +1,12 @@
-"""What the router needs of the scheduler, and how it reports what it found."""
+"""How the router has a model loaded: what it needs of the scheduler for that, how far a load is, and why a
+request is not answered by any replica.
+"""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from remuda.core.errors import NoCapacity, NotFound, PeerFailed, Unavailable
 from remuda.inference.failures import UpstreamFailed
 from remuda.router.table import Route
 
@@ -47,3 +50,47 @@ class Loading(Protocol):
     async def removed(self, route: Route) -> bool:
         """Whether its node was removed from the fleet; not, where that cannot be found out soon."""
         ...
+
+
+class ModelUnknown(NotFound):
+    code = "model_not_found"
+    param = "model"
+
+
+class ModelLoading(Unavailable):
+    """It is on its way, and the wait was over first."""
+
+    code = "model_loading"
+
+    def __init__(self, message: str, status: LoadStatus, retry_after_s: int) -> None:
+        super().__init__(message)
+        self.status = status
+        self.retry_after_s = retry_after_s
+
+
+class ModelLoadFailed(PeerFailed):
+    """It was tried, and this is why it does not run."""
+
+    code = "model_load_failed"
+    http_status = 503
+
+
+class ModelUnloaded(Unavailable):
+    """Somebody did not want it while others waited for it. Whoever asks again has it loaded."""
+
+    code = "model_unloaded"
+    retry_after_s = 5
+
+
+class BackendMissing(NoCapacity):
+    """No node has the model's backend, and no gallery knows it."""
+
+    code = "backend_missing"
+
+
+class Overloaded(Unavailable):
+    """As many wait as may wait."""
+
+    code = "overloaded"
+    http_status = 429
+    retry_after_s = 5

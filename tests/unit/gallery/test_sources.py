@@ -8,7 +8,7 @@ import pytest
 
 from remuda.core.errors import Invalid, Unavailable
 from remuda.gallery.model import Reading
-from remuda.ops.gallery_view import GalleryView
+from remuda.gallery.sources import GalleryView
 from tests.unit.ops.fleet import READINGS
 
 pytestmark = pytest.mark.anyio

@@ -1,0 +1,288 @@
+"""How replicas are used: requests in flight, counted by the process that holds them, in this one place;
+those of other frontends, which they tell each other about once a second; and when this frontend last used
+which replicas, recorded soon after a pause and now and then while the use lasts, but not with each request.
+
+A frontend that has not spoken for a while has nothing in flight, as far as the choice of a replica goes;
+before one is stopped, its last word counts for as long as it lives.
+"""
+
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
+
+import anyio
+import structlog
+from anyio.abc import TaskStatus
+
+from remuda.core.clock import Clock
+from remuda.core.errors import Rejected, RemudaError
+from remuda.core.ids import FrontendId, ReplicaKey
+from remuda.ops.ports import BusMessage, BusPort
+from remuda.router.live_table import Tables
+from remuda.router.table import Route
+from remuda.scheduler.upkeep_rules import noted_every
+from remuda.wire import subjects
+from remuda.wire.codec import Count, Many, Message, decode, encode
+
+log = structlog.get_logger(__name__)
+
+
+class RequestLedger:
+    """What this frontend has in flight, and what the others said they have (PeerLoads)."""
+
+    def __init__(self) -> None:
+        self._own: dict[ReplicaKey, int] = {}
+        self._turns: dict[ReplicaKey, int] = {}
+        self._turn = 0
+        self._elsewhere: Mapping[ReplicaKey, int] = {}
+
+    def begin(self, route: Route) -> None:
+        """One more request is in flight there. Whoever says so says `end` too, however the request ends."""
+        key = route.key
+        self._turn += 1
+        self._turns[key] = self._turn
+        self._own[key] = self._own.get(key, 0) + 1
+
+    def end(self, route: Route) -> None:
+        key = route.key
+        left = self._own[key] - 1
+        assert left >= 0, "it has begun"
+        if left:
+            self._own[key] = left
+        else:
+            del self._own[key]
+
+    def load(self, route: Route) -> int:
+        return self._own.get(route.key, 0) + self._elsewhere.get(route.key, 0)
+
+    def last_turn(self, route: Route) -> int:
+        return self._turns.get(route.key, 0)
+
+    def turns(self) -> Mapping[ReplicaKey, int]:
+        """The last turn of each replica that was used here."""
+        return dict(self._turns)
+
+    def own(self) -> Mapping[ReplicaKey, int]:
+        """Replicas with requests of this frontend, and how many."""
+        return dict(self._own)
+
+    def hear(self, elsewhere: Mapping[ReplicaKey, int]) -> None:
+        """What all other frontends have in flight."""
+        self._elsewhere = elsewhere
+
+    def keep(self, keys: frozenset[ReplicaKey]) -> None:
+        """Forget whose turn it was, of replicas that are no more."""
+        self._turns = {key: turn for key, turn in self._turns.items() if key in keys}
+
+
+_EVERY_S: Final = 1.0
+_GAP_S: Final = 0.05
+_REPEAT_S: Final = 5.0  # By somebody who has nothing new to say: a message may have been lost.
+_STALE_S: Final = 5.0
+_FORGOTTEN_S: Final = 120.0
+
+
+class HeldReplica(Message):
+    """How many requests one frontend has with one replica."""
+
+    model: str
+    index: Count = 0
+    in_flight: Count = 0
+
+
+class RequestsHeld(Message):
+    """Frontend to frontends, ours: what I have in flight, and up to which change I know the replicas."""
+
+    frontend: str
+    change: Count = 0
+    held: Many[HeldReplica] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Announcement:
+    at_s: float
+    change: int
+    held: Mapping[ReplicaKey, int]
+
+
+class PeerLoads:
+    """Implements scheduler.ports.Frontends. `listening` are the frontends that live."""
+
+    def __init__(
+        self,
+        frontend: FrontendId,
+        tables: Tables,
+        ledger: RequestLedger,
+        bus: BusPort,
+        clock: Clock,
+        *,
+        listening: Callable[[], Awaitable[Collection[FrontendId]]],
+        every_s: float = _EVERY_S,
+    ) -> None:
+        self._frontend = frontend
+        self._tables = tables
+        self._ledger = ledger
+        self._bus = bus
+        self._clock = clock
+        self._every_s = every_s
+        self._listening = listening
+        self._announced: dict[FrontendId, _Announcement] = {}
+        self._sent: _Announcement | None = None
+
+    async def alive(self) -> Collection[FrontendId]:
+        return {self._frontend, *await self._listening()}
+
+    def has_seen(self, frontend: FrontendId, change: int) -> bool:
+        if frontend == self._frontend:
+            return self._tables.now.change >= change
+        announced = self._announced.get(frontend)
+        return announced is not None and announced.change >= change
+
+    def in_flight(self, frontend: FrontendId, key: ReplicaKey) -> int:
+        if frontend == self._frontend:
+            return self._ledger.own().get(key, 0)
+        announced = self._announced.get(frontend)
+        return 0 if announced is None else announced.held.get(key, 0)
+
+    def everywhere(self, key: ReplicaKey) -> int:
+        """Requests in flight with this replica, of all frontends together."""
+        return self._ledger.own().get(key, 0) + sum(announced.held.get(key, 0) for announced in self._fresh())
+
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._listen)
+            task_status.started()
+            while True:
+                changed = self._tables.changed
+                await self._announce()
+                self._forget()
+                await anyio.sleep(_GAP_S)
+                with anyio.move_on_after(self._every_s):
+                    await changed.wait()
+
+    # Speaking.
+
+    async def _announce(self) -> None:
+        now = _Announcement(self._clock.monotonic(), self._tables.now.change, self._ledger.own())
+        if self._sent is not None and _nothing_new(self._sent, now):
+            return
+        held = tuple(
+            HeldReplica(model=key.model, index=key.index, in_flight=count) for key, count in now.held.items()
+        )
+        message = RequestsHeld(frontend=self._frontend, change=now.change, held=held)
+        try:
+            await self._bus.publish(subjects.REQUESTS_HELD, encode(message))
+        except RemudaError as error:  # It is announced again in a second.
+            log.debug("requests_held_not_told", reason=error.message)
+        else:
+            self._sent = now
+
+    # Listening.
+
+    async def _listen(self) -> None:
+        try:
+            await self._bus.subscribe(subjects.REQUESTS_HELD, self._hear)
+        except RemudaError as error:
+            log.warning("requests_held_not_heard", reason=error.message)
+
+    async def _hear(self, message: BusMessage) -> None:
+        try:
+            announced = decode(RequestsHeld, message.payload)
+        except Rejected as error:
+            log.warning("requests_held_not_understood", reason=error.message)
+            return
+        speaker = FrontendId(announced.frontend)
+        if speaker == self._frontend:
+            return
+        if speaker not in self._announced:
+            self._sent = None  # It has not heard us, either.
+        held = {ReplicaKey(one.model, one.index): one.in_flight for one in announced.held}
+        self._announced[speaker] = _Announcement(self._clock.monotonic(), announced.change, held)
+        self._hand_on()
+
+    def _forget(self) -> None:
+        kept_since_s = self._clock.monotonic() - _FORGOTTEN_S
+        self._announced = {
+            one: announced for one, announced in self._announced.items() if announced.at_s > kept_since_s
+        }
+        self._hand_on()
+
+    def _hand_on(self) -> None:
+        total = Counter[ReplicaKey]()
+        for announced in self._fresh():
+            total.update(announced.held)
+        self._ledger.hear(total)
+
+    def _fresh(self) -> list[_Announcement]:
+        fresh_since_s = self._clock.monotonic() - _STALE_S
+        return [announced for announced in self._announced.values() if announced.at_s > fresh_since_s]
+
+
+def _nothing_new(before: _Announcement, now: _Announcement) -> bool:
+    same = not now.held and not before.held and now.change == before.change
+    return same and now.at_s - before.at_s < _REPEAT_S
+
+
+_LOOK_S: Final = 1.0
+
+
+class LastUsedWriter:
+    """`touch` is told how long ago each was used, by no clock but the store's; `usual` is the `keep_alive` of
+    models that name none."""
+
+    def __init__(
+        self,
+        tables: Tables,
+        ledger: RequestLedger,
+        clock: Clock,
+        *,
+        touch: Callable[[Mapping[ReplicaKey, timedelta]], Awaitable[None]],
+        usual: timedelta,
+    ) -> None:
+        self._tables = tables
+        self._ledger = ledger
+        self._clock = clock
+        self._touch = touch
+        self._usual = usual
+        self._turns: Mapping[ReplicaKey, int] = {}
+        self._held: Mapping[ReplicaKey, int] = {}
+        self._used_s: dict[ReplicaKey, float] = {}
+        self._noted_s: dict[ReplicaKey, float] = {}
+
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        task_status.started()
+        while True:
+            await anyio.sleep(_LOOK_S)
+            try:
+                await self.note()
+            except RemudaError as error:  # The next time tells it, too.
+                log.debug("use_not_noted", reason=error.message)
+
+    async def note(self) -> None:
+        """Write what is due, and with it all that is not written yet."""
+        now_s = self._clock.monotonic()
+        self._look(now_s)
+        unwritten = [
+            key for key, used_s in self._used_s.items() if used_s > self._noted_s.get(key, float("-inf"))
+        ]
+        if not any(self._due(key, now_s) for key in unwritten):
+            return
+        await self._touch({key: timedelta(seconds=now_s - self._used_s[key]) for key in unwritten})
+        self._noted_s |= dict.fromkeys(unwritten, now_s)
+
+    def _look(self, now_s: float) -> None:
+        """What was in flight at the last look has ended since, or has not: it was used until now."""
+        turns, held = self._ledger.turns(), self._ledger.own()
+        begun = {key for key, turn in turns.items() if turn != self._turns.get(key)}
+        used = begun | held.keys() | self._held.keys()
+        self._used_s = {key: now_s if key in used else self._used_s[key] for key in turns}
+        self._noted_s = {key: noted_s for key, noted_s in self._noted_s.items() if key in turns}
+        self._turns, self._held = turns, held
+
+    def _due(self, key: ReplicaKey, now_s: float) -> bool:
+        entry = self._tables.now.models.get(key.model)
+        keep = None if entry is None else entry.config.keep_alive
+        every = noted_every(self._usual if keep is None else keep)
+        return key not in self._noted_s or now_s - self._noted_s[key] >= every.total_seconds()
