@@ -227,7 +227,11 @@ class Ranch:
     def frontend(
         self, data: str = "frontend", *arguments: str, program: str = "remuda", **environ: str
     ) -> Frontend:
-        """`remuda frontend`, answering; `tests.support.hasty` is one that waits for others less long."""
+        """`remuda frontend`, answering; `tests.support.hasty` is one that waits for others less long.
+
+        Secrets, of which addresses with passwords are some, are better variables: given as arguments they
+        make it start a second time, which costs as much as all the rest.
+        """
         frontend = self.begin_frontend(data, *arguments, program=program, **environ)
         frontend.wait_until_it_answers()
         return frontend

@@ -185,9 +185,9 @@ class Corral:
         return self.place.begin_frontend(
             machine.name,
             *("--port", str(machine.port), "--auto-approve"),
-            *("--nats-url", f"nats://{HOST}:{machine.links['bus'].port}"),
             *("--node-unhealthy-after", "4s", "--node-offline-after", "8s"),
             program=hasty.__name__,
+            REMUDA_NATS_URL=f"nats://{HOST}:{machine.links['bus'].port}",
             REMUDA_DATABASE_URL=database,
             REMUDA_BACKEND_GALLERIES=json.dumps(galleries),
         )
@@ -197,7 +197,7 @@ class Corral:
             machine.name,
             *("--name", machine.name, "--heartbeat-interval", "500ms"),
             *("--register-to", f"http://{HOST}:{machine.links['frontend'].port}"),
-            *("--nats-url", f"nats://{HOST}:{machine.links['bus'].port}"),
+            REMUDA_NATS_URL=f"nats://{HOST}:{machine.links['bus'].port}",
         )
 
     # What is true, and what is shown.

@@ -55,9 +55,11 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         bus = Bus(folder, free_port("127.0.0.1"), stack)
         bus.start()
         soon = ("--node-unhealthy-after", "1s", "--node-offline-after", f"{OFFLINE_AFTER_S:g}s")
-        address = ("--nats-url", f"nats://127.0.0.1:{bus.port}")
-        url = postgres.new_database()
-        frontend = place.frontend("frontend", "--auto-approve", *soon, *address, REMUDA_DATABASE_URL=url)
+        services = {
+            "REMUDA_NATS_URL": f"nats://127.0.0.1:{bus.port}",
+            "REMUDA_DATABASE_URL": postgres.new_database(),
+        }
+        frontend = place.frontend("frontend", "--auto-approve", *soon, **services)
         place.join(frontend.url, "worker").wait_for("ready")
         frontend.wait_for("worker")  # Its first heartbeat is stored before the database goes.
         yield Site(frontend, postgres, bus)

@@ -26,8 +26,8 @@ class Pair:
     def start(self, name: str) -> Frontend:
         """Quick to judge, so that a wrong verdict would show."""
         soon = ("--node-unhealthy-after", "2s", "--node-offline-after", "4s")
-        environ = {"REMUDA_DATABASE_URL": self.database_url, "REMUDA_REGISTRATION_TOKEN": ""}
-        return self.place.frontend(name, "--nats-url", self.bus_url, *soon, **environ)
+        services = {"REMUDA_DATABASE_URL": self.database_url, "REMUDA_NATS_URL": self.bus_url}
+        return self.place.frontend(name, *soon, **services, REMUDA_REGISTRATION_TOKEN="")
 
     @property
     def token(self) -> str:
@@ -119,5 +119,5 @@ def test_frontend_with_a_bus_of_its_own_says_so_when_others_come(pair: Pair) -> 
     database = {"REMUDA_DATABASE_URL": pair.postgres.new_database()}
     alone = pair.place.frontend("alone", **database)
     assert alone.not_ready() == ""
-    pair.place.frontend("late", "--nats-url", pair.bus_url, **database)
+    pair.place.frontend("late", **database, REMUDA_NATS_URL=pair.bus_url)
     wait_until_blocking(lambda: "the same external NATS server" in alone.not_ready())

@@ -35,7 +35,8 @@ class Mixed:
         galleries = [{"name": "mixed", "url": self.gallery}, {"name": "remuda", "url": "builtin:gallery"}]
         self.frontend: Frontend = self.place.frontend(
             "frontend",
-            *("--auto-approve", "--nats-url", self.bus_url),
+            "--auto-approve",
+            REMUDA_NATS_URL=self.bus_url,
             REMUDA_BACKEND_GALLERIES=json.dumps(galleries),
             REMUDA_NATS_BACKEND_INSTALL_TIMEOUT=f"{REPLY_S}s",
         )

@@ -45,10 +45,12 @@ class Site:
 
     def start_frontend(self, name: str, database_url: str = "") -> Frontend:
         """Where it was before, so that workers find it again."""
-        bus = ("--nats-url", f"nats://{HOST}:{self._ports['bus']}")
-        words = ("--port", str(self._ports[name]), *bus, "--auto-approve", "--expose-node-header")
-        url = database_url or self.database_url
-        return self.place.frontend(name, *words, program=hasty.__name__, REMUDA_DATABASE_URL=url)
+        words = ("--port", str(self._ports[name]), "--auto-approve", "--expose-node-header")
+        services = {
+            "REMUDA_NATS_URL": f"nats://{HOST}:{self._ports['bus']}",
+            "REMUDA_DATABASE_URL": database_url or self.database_url,
+        }
+        return self.place.frontend(name, *words, program=hasty.__name__, **services)
 
     def start_worker(self, side: str) -> Worker:
         """Its backends have ports of their own: usually no other worker is on the machine."""
