@@ -1,8 +1,8 @@
-"""Each test runs once on SQLite and once on PostgreSQL, on a database of its own: a copy of one that was
-migrated once for all tests of this process."""
+"""Each test runs once on SQLite and once on PostgreSQL, on a database that was migrated once for all tests of
+this process: a copy of the file, or the one on the server, put back after each of them."""
 
 import shutil
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import anyio
@@ -15,7 +15,7 @@ from remuda.store.database import Database
 from remuda.store.fleet import SqlFleetStore
 from remuda.store.open import open_database
 from remuda.store.ops import SqlOpStore
-from tests.support.postgres import PostgresServer
+from tests.support.postgres import PostgresServer, ReusedDatabase
 
 
 async def _migrate(url: str) -> None:
@@ -30,11 +30,10 @@ def migrated_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def migrated_template(postgres: PostgresServer) -> str:
-    """The name of a database on the server."""
+def reused_database(postgres: PostgresServer) -> ReusedDatabase:
     url = postgres.new_database()
     anyio.run(_migrate, url)
-    return url.rpartition("/")[2]
+    return ReusedDatabase(url)
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -53,14 +52,16 @@ def empty_database_url(dialect: str, request: pytest.FixtureRequest, tmp_path: P
 
 
 @pytest.fixture
-def database_url(dialect: str, request: pytest.FixtureRequest, tmp_path: Path) -> str:
+def database_url(dialect: str, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     if dialect == "sqlite":
         file = tmp_path / "data/remuda.db"
         file.parent.mkdir(mode=0o700)
         shutil.copy(request.getfixturevalue("migrated_file"), file)
-        return f"sqlite:///{file}"
-    postgres: PostgresServer = request.getfixturevalue("postgres")
-    return postgres.new_database(request.getfixturevalue("migrated_template"))
+        yield f"sqlite:///{file}"
+        return
+    reused: ReusedDatabase = request.getfixturevalue("reused_database")
+    yield reused.url
+    reused.restore()
 
 
 @pytest.fixture
