@@ -26,7 +26,7 @@ from remuda.wire.codec import Message, decode, encode
 from remuda.wire.nodes import Report
 from remuda.wire.process_keys import ProcessKey
 from remuda.worker.addresses import Advertised
-from remuda.worker.commands.commands import Commands
+from remuda.worker.commands.dispatch import Commands
 from remuda.worker.depot.depot import Depot, Installed, Switching
 from remuda.worker.depot.fetch_unpack import OnStep, ignore_steps
 from remuda.worker.depot.install_spec import InstallSpec

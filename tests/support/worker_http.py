@@ -14,9 +14,8 @@ from remuda.wire.models import ModelsRunningReply
 from remuda.wire.process_keys import ProcessKey
 from remuda.worker.enrolment import OpeningTokens
 from remuda.worker.http.app import Running, TokenGuard, application
-from remuda.worker.http.asgi import App
 from remuda.worker.http.backend_proxy import open_door
-from remuda.worker.http.server import serve
+from remuda.worker.http.server import App, serve
 from remuda.worker.processes.logs import ProcessLogs
 
 TOKEN = "the-registration-token"

@@ -23,7 +23,7 @@ from remuda.worker.addresses import backends_bind
 from remuda.worker.backend_runtime import BackendRuntime, RuntimeSettings
 from remuda.worker.depot.depot import Depot
 from remuda.worker.depot.layout import DepotLayout
-from remuda.worker.inventory import HardwareInventory
+from remuda.worker.hardware.detect import HardwareInventory
 from remuda.worker.service import MakeRoom, Site, WorkerConfig
 
 _PORT_MAX = 65535

@@ -20,11 +20,10 @@ from remuda.host.folder import DataFolder
 from remuda.oci.auth import Keychain, docker_config_files
 from remuda.oci.client import open_client
 from remuda.oci.model import platform_of
-from remuda.worker.depot.depot import Depot
-from remuda.worker.depot.gc import Collected, collect
+from remuda.worker.depot.depot import Collected, Depot, collect
 from remuda.worker.depot.layout import DepotLayout
+from remuda.worker.hardware.detect import HardwareInventory
 from remuda.worker.hardware.host import SystemHost
-from remuda.worker.inventory import HardwareInventory
 
 
 @dataclass(frozen=True, slots=True)

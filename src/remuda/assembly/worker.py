@@ -38,13 +38,12 @@ from remuda.core.entropy import Entropy, SystemEntropy
 from remuda.core.errors import NodeRemoved
 from remuda.host.folder import DataFolder, write_json
 from remuda.worker.addresses import AddressSettings
-from remuda.worker.enrolment import BusPolicy
+from remuda.worker.enrolment import BusPolicy, WorkerState
+from remuda.worker.hardware.detect import HardwareInventory
 from remuda.worker.hardware.host import SystemHost
 from remuda.worker.identity import Introduction, boot_id, machine_id, node_name, node_secret
-from remuda.worker.inventory import HardwareInventory
 from remuda.worker.ports import BusTarget, Hear
 from remuda.worker.service import MakeRoom, Worker, WorkerConfig
-from remuda.worker.state import WorkerState
 
 NOT_YET: Final = "not connected yet"
 OnState = Callable[[WorkerState], None]

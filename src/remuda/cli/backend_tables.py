@@ -9,7 +9,7 @@ from remuda.cli.render import UNKNOWN, Column, fitting, table_of
 from remuda.gallery.model import Found, Reading
 from remuda.gallery.resolve import BuildCandidate, ResolvedBuild, Unresolved
 from remuda.wire.sizes import install_size
-from remuda.worker.depot.gc import Leaving
+from remuda.worker.depot.depot import Leaving
 from remuda.worker.depot.listing import ListedBackend
 
 _DIGEST_CHARS = 19  # `sha256:` and twelve more.

@@ -21,8 +21,7 @@ from remuda.core.shell_quoting import pasted
 if TYPE_CHECKING:
     from remuda.assembly.local_backends import LocalBackends
     from remuda.gallery.model import Reading
-    from remuda.worker.depot.depot import Installed
-    from remuda.worker.depot.gc import Collected
+    from remuda.worker.depot.depot import Collected, Installed
     from remuda.worker.depot.install_spec import InstallSpec
 
 P = ParamSpec("P")

@@ -13,9 +13,9 @@ from remuda.assembly.settings import WorkerSettings
 from remuda.assembly.worker import run_worker
 from remuda.core.settings import ResolvedSettings
 from remuda.core.shell_quoting import pasted
+from remuda.worker.enrolment import WorkerPhase, WorkerState
 from remuda.worker.identity import node_name
 from remuda.worker.service import Worker
-from remuda.worker.state import WorkerPhase, WorkerState
 
 
 def run(resolved: ResolvedSettings[WorkerSettings]) -> int:

@@ -23,23 +23,21 @@ from remuda.host.warden import Warden
 from remuda.wire.nodes import Report
 from remuda.wire.process_keys import ProcessKey
 from remuda.worker.addresses import Advertised
-from remuda.worker.commands.commands import Commands
-from remuda.worker.depot.depot import Depot
-from remuda.worker.depot.gc import collect
+from remuda.worker.commands.dispatch import Commands
+from remuda.worker.depot.depot import Depot, collect
 from remuda.worker.enrolment import OpeningTokens
 from remuda.worker.http.app import TokenGuard, application
-from remuda.worker.http.asgi import App
 from remuda.worker.http.backend_proxy import open_door
+from remuda.worker.http.server import App
 from remuda.worker.launching.environment import scrubbed
 from remuda.worker.launching.starting import Starting
 from remuda.worker.ports import Hear, Publish
 from remuda.worker.processes.calls import BackendCalls
-from remuda.worker.processes.leftovers import end_survivors
 from remuda.worker.processes.logs import ProcessLogs
 from remuda.worker.processes.machine import LocalMachine
 from remuda.worker.processes.model import USUAL, BackendTimeouts, ProcessPhase, Protocol
 from remuda.worker.processes.port_allocation import PortBook
-from remuda.worker.processes.supervisor import Supervisor
+from remuda.worker.processes.supervisor import Supervisor, end_survivors
 
 log = structlog.get_logger(__name__)
 

@@ -18,11 +18,10 @@ from remuda.core.events import ObservableValue
 from remuda.core.ids import BootId, NodeId
 from remuda.wire.nodes import Farewell
 from remuda.worker.bus_session import BusSession
-from remuda.worker.enrolment import BusPolicy, Enrolment, EnrolmentStatus
+from remuda.worker.enrolment import BusPolicy, Enrolment, EnrolmentStatus, WorkerPhase, WorkerState, describe
 from remuda.worker.ports import BusHandlers, FrontendCalls, HardwareSource, OpenBus, ReportSource
 from remuda.worker.registration import Describe, Registration
 from remuda.worker.reporter import Reporter
-from remuda.worker.state import WorkerPhase, WorkerState, describe
 
 log = structlog.get_logger(__name__)
 

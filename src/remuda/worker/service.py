@@ -25,16 +25,14 @@ from remuda.worker.addresses import (
     source_host,
 )
 from remuda.worker.backend_runtime import BackendRuntime
-from remuda.worker.enrolment import BusPolicy, Enrolment, OpeningTokens
+from remuda.worker.enrolment import BusPolicy, Enrolment, OpeningTokens, WorkerState
 from remuda.worker.frontend import CALL_LIMIT, Frontend
 from remuda.worker.http.app import probes
-from remuda.worker.http.asgi import App
-from remuda.worker.http.server import serve
+from remuda.worker.http.server import App, serve
 from remuda.worker.identity import Introduction, register_request
 from remuda.worker.membership import Membership
 from remuda.worker.ports import BusHandlers, HardwareSource, OpenBus, ReportSource
 from remuda.worker.reporter import NothingYet
-from remuda.worker.state import WorkerState
 
 
 @dataclass(frozen=True, slots=True)

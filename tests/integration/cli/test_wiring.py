@@ -37,8 +37,8 @@ from remuda.gateway.services import Services
 from remuda.host.folder import DataFolder
 from remuda.host.ports import free_port
 from remuda.worker.addresses import Listening
+from remuda.worker.hardware.detect import HardwareInventory
 from remuda.worker.hardware.host import SystemHost
-from remuda.worker.inventory import HardwareInventory
 from tests.support.object_graph import Attributes, attributes, running_things
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -16,8 +16,7 @@ from remuda.core.errors import NotFound
 from remuda.host.ports import free_port
 from remuda.worker.depot.depot import Depot
 from remuda.worker.depot.install_spec import InstallSpec
-from remuda.worker.depot.layout import DepotLayout
-from remuda.worker.depot.metadata import read_metadata, write_metadata
+from remuda.worker.depot.layout import DepotLayout, read_metadata, write_metadata
 from tests.peers.backend_client import BackendClient, CallFailed
 from tests.support.waiting import wait_until
 

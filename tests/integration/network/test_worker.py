@@ -18,7 +18,7 @@ from remuda.cli.worker import work
 from remuda.fleet.fleet import Standing
 from remuda.fleet.health import NodeStatus
 from remuda.host.ports import free_port
-from remuda.worker.state import WorkerPhase
+from remuda.worker.enrolment import WorkerPhase
 from tests.integration.worker.rig import NAME, OFTEN, running, wait_for_phase
 from tests.support.fault_proxy import HOST, FaultProxy, fault_proxy
 from tests.support.frontends import LiveFrontend, live_frontend

@@ -37,10 +37,10 @@ from remuda.worker.backend_runtime import BackendRuntime, RuntimeSettings
 from remuda.worker.depot.depot import Depot
 from remuda.worker.depot.layout import DepotLayout
 from remuda.worker.depot.versions import try_lock
+from remuda.worker.enrolment import WorkerPhase
 from remuda.worker.identity import Introduction
 from remuda.worker.processes.model import BackendTimeouts
 from remuda.worker.service import MakeRoom, Site, Worker, WorkerConfig
-from remuda.worker.state import WorkerPhase
 from tests.conftest import WORKERS_MOST
 from tests.integration.worker.rig import FixedHardware, Impatient, opening_bus, wait_for_phase
 from tests.peers.localai_frontend import LocalAiFrontend

@@ -4,7 +4,7 @@ import psutil
 import pytest
 
 from remuda.wire.nodes import NODE_SECRET
-from remuda.worker.state import WorkerPhase
+from remuda.worker.enrolment import WorkerPhase
 from tests.integration.running.rig import NAME, TOKEN, Rig
 from tests.integration.worker.rig import wait_for_phase
 from tests.peers.backend_client import BackendClient, CallFailed

@@ -18,11 +18,11 @@ from remuda.core.clock import SystemClock
 from remuda.core.entropy import SystemEntropy
 from remuda.core.ids import BootId, MachineId
 from remuda.worker.addresses import AddressSettings
+from remuda.worker.enrolment import WorkerPhase, WorkerState
 from remuda.worker.hardware.model import Hardware
 from remuda.worker.identity import Introduction
 from remuda.worker.ports import BusHandlers, BusTarget, Hear, OpenBus, ReportSource, WorkerBus
 from remuda.worker.service import MakeRoom, Worker, WorkerConfig
-from remuda.worker.state import WorkerPhase, WorkerState
 from tests.peers.localai_frontend import LocalAiFrontend
 from tests.support.hardware import machine
 from tests.support.nats_servers import make_bus

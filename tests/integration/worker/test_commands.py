@@ -16,7 +16,7 @@ from remuda.bus.client import Bus
 from remuda.bus.messages import Incoming
 from remuda.core.ids import NodeId
 from remuda.wire import subjects
-from remuda.worker.state import WorkerPhase
+from remuda.worker.enrolment import WorkerPhase
 from tests.integration.worker.rig import NAME, ready, running, wait_for_phase
 from tests.peers.localai_frontend import LocalAiFrontend
 from tests.support.commands_rig import Rig, rigged

@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from remuda.worker.state import WorkerPhase
+from remuda.worker.enrolment import WorkerPhase
 from tests.integration.worker.rig import NAME, OFTEN, SELDOM, ready, wait_for_phase
 from tests.peers.localai_frontend import LocalAiFrontend
 from tests.support.nats_servers import PlainServer, plain_server

@@ -14,8 +14,7 @@ from remuda.core.errors import Conflict, Invalid, Misconfigured, NodeRemoved, Re
 from remuda.core.ids import NodeId
 from remuda.host.ports import free_port
 from remuda.wire import subjects
-from remuda.worker.enrolment import BusPolicy
-from remuda.worker.state import WorkerPhase
+from remuda.worker.enrolment import BusPolicy, WorkerPhase
 from tests.integration.worker.rig import NAME, OFTEN, make_worker, ready, running, wait_for_phase
 from tests.peers.localai_frontend import LocalAiFrontend, Mint
 from tests.support.nats_servers import CLOCK, PlainServer, connected, operator_server, plain_server

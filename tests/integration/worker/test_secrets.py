@@ -10,8 +10,7 @@ import structlog
 from pydantic import SecretStr
 
 from remuda.core import log
-from remuda.worker.enrolment import BusPolicy
-from remuda.worker.state import WorkerPhase
+from remuda.worker.enrolment import BusPolicy, WorkerPhase
 from tests.integration.worker.rig import OFTEN, running, wait_for_phase
 from tests.peers.localai_frontend import LocalAiFrontend
 from tests.support.nats_servers import password_settings, plain_server

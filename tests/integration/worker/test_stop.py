@@ -13,11 +13,11 @@ from remuda.core import limits
 from remuda.wire import subjects
 from remuda.worker.backend_runtime import BackendRuntime
 from remuda.worker.bus_session import NobodyListens
+from remuda.worker.enrolment import WorkerPhase
 from remuda.worker.http.app import probes
-from remuda.worker.http.asgi import App
+from remuda.worker.http.server import App
 from remuda.worker.reporter import NothingYet
 from remuda.worker.service import Worker
-from remuda.worker.state import WorkerPhase
 from tests.integration.worker.rig import NAME, OFTEN, make_worker, wait_for_phase
 from tests.peers.localai_frontend import LocalAiFrontend
 from tests.support.nats_servers import PlainServer, connected

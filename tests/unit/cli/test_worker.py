@@ -9,7 +9,7 @@ from remuda.assembly.running import Stop
 from remuda.assembly.settings import WorkerSettings
 from remuda.cli.worker import is_logged, work
 from remuda.core.errors import Misconfigured
-from remuda.worker.state import WorkerPhase, WorkerState
+from remuda.worker.enrolment import WorkerPhase, WorkerState
 
 pytestmark = pytest.mark.anyio
 

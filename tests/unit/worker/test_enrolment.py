@@ -9,8 +9,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remuda.core.errors import Misconfigured
+from remuda.core.ids import NodeId
 from remuda.wire.nodes import FrontendIdentity, RegisterReply
-from remuda.worker.enrolment import BusPolicy, IssuedBusUser, Verdict, judge, refresh_after
+from remuda.worker.enrolment import (
+    BusPolicy,
+    Enrolment,
+    EnrolmentStatus,
+    IssuedBusUser,
+    Verdict,
+    WorkerPhase,
+    WorkerState,
+    describe,
+    judge,
+    refresh_after,
+)
 
 NOW = datetime(2026, 6, 1, 12, 0, tzinfo=UTC)
 BUS = "nats://bus:4222"
@@ -123,3 +135,38 @@ def test_waiting_grows_and_stays_bounded(pending_replies: int, fraction: float) 
 def test_secrets_are_not_part_of_the_text() -> None:
     made = verdict(reply(nats_url="nats://u:hunter2@bus", nats_jwt="a.hunter2.c", nats_user_seed="hunter2"))
     assert "hunter2" not in repr(made)
+
+
+NODE = NodeId("n1")
+
+
+def enrolled(*, approved: bool = True, awaited: bool = False, trouble: str = "") -> EnrolmentStatus:
+    return EnrolmentStatus(Enrolment(NODE, approved, "nats://bus", None, awaited), trouble)
+
+
+@pytest.mark.parametrize(
+    ("standing", "reachable_as", "stopping", "state"),
+    [
+        (EnrolmentStatus(trouble="no route"), None, None, WorkerState(WorkerPhase.REGISTERING, "no route")),
+        (enrolled(approved=False), None, None, WorkerState(WorkerPhase.WAITING_FOR_APPROVAL, "", NODE)),
+        (enrolled(approved=False), NODE, None, WorkerState(WorkerPhase.WAITING_FOR_APPROVAL, "", NODE)),
+        (enrolled(), None, None, WorkerState(WorkerPhase.CONNECTING, "refused", NODE)),
+        (enrolled(), NodeId("before"), None, WorkerState(WorkerPhase.CONNECTING, "refused", NODE)),
+        (enrolled(), NODE, None, WorkerState(WorkerPhase.READY, "", NODE)),
+        (enrolled(trouble="no answer"), NODE, None, WorkerState(WorkerPhase.READY, "no answer", NODE)),
+        (enrolled(), NODE, "SIGTERM", WorkerState(WorkerPhase.STOPPING, "SIGTERM", NODE)),
+        (EnrolmentStatus(), None, "SIGTERM", WorkerState(WorkerPhase.STOPPING, "SIGTERM", None)),
+    ],
+)
+def test_the_state_follows_from_the_facts(
+    standing: EnrolmentStatus, reachable_as: NodeId | None, stopping: str | None, state: WorkerState
+) -> None:
+    assert describe(standing, reachable_as, "refused", stopping) == state
+
+
+def test_missing_bus_credentials_are_named() -> None:
+    state = describe(enrolled(awaited=True), None, "", None)
+    assert (state.phase, state.reason) == (
+        WorkerPhase.CONNECTING,
+        "the frontend has given no bus credentials yet",
+    )

@@ -18,12 +18,11 @@ from remuda.wire.backends import BackendInstall, BackendInstallReply, BackendUpg
 from remuda.wire.process_keys import ProcessKey, door_path
 from remuda.worker.addresses import ReplicaAddresses
 from remuda.worker.commands.exclusive_access import ExclusiveAccess, InstalledState, require_gone, stop_report
-from remuda.worker.commands.resolve_request import RequestResolver, Wanted, named_backend
 from remuda.worker.commands.running_work import RunningAttempt, WorkInHand
 from remuda.worker.depot.depot import Depot, Installed, Switching
 from remuda.worker.depot.fetch_unpack import OnStep, ProgressStep
-from remuda.worker.depot.install_spec import InstallSpec
-from remuda.worker.depot.metadata import LastStart
+from remuda.worker.depot.install_spec import InstallSpec, RequestResolver, Wanted, named_backend
+from remuda.worker.depot.layout import LastStart
 from remuda.worker.processes.model import Launch, ProcessStatus, Protocol, Recipe, Stopped
 from remuda.worker.processes.ports import Supervision
 

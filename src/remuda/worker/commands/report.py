@@ -17,10 +17,8 @@ from remuda.worker.commands import limits
 from remuda.worker.commands.model_files import ModelListing
 from remuda.worker.commands.running_work import WorkInHand
 from remuda.worker.depot.depot import Depot
-from remuda.worker.depot.layout import DepotLayout
-from remuda.worker.depot.listing import ListedBackend
-from remuda.worker.depot.metadata import read_last_start, read_record, start_check
-from remuda.worker.depot.watch import tell_changes
+from remuda.worker.depot.layout import DepotLayout, read_last_start, read_record, start_check
+from remuda.worker.depot.listing import ListedBackend, tell_changes
 from remuda.worker.launching.starting import starts_alone
 from remuda.worker.processes.model import ProcessStatus, Protocol
 from remuda.worker.processes.ports import Supervision

@@ -1,15 +1,17 @@
-"""Backends on this machine: installed, listed, switched back, removed.
+"""Backends on this machine: installed, listed, switched back, removed; and which blobs of them are deleted,
+and why: by reference, age and budget.
 
 Everything is safe to repeat and to interrupt, and any number of processes may use one depot.
 """
 
 import sys
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence, Set
 from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
+from typing import Final
 
 import anyio
 import structlog
@@ -17,7 +19,7 @@ from anyio.to_thread import run_sync
 
 from remuda.core.clock import Clock
 from remuda.core.errors import Invalid, NotFound, RemudaError
-from remuda.oci.blobs import BlobStore
+from remuda.oci.blobs import BlobStore, StoredBlob, to_let_go
 from remuda.oci.client import RegistryClient
 from remuda.oci.disk import disk_trouble_explained
 from remuda.oci.errors import DiskFull
@@ -25,18 +27,21 @@ from remuda.oci.model import Platform
 from remuda.oci.reference import Folder, OciImage, parse_source
 from remuda.oci.sources import require_folder
 from remuda.wire.nodes import StartCheck
+from remuda.wire.sizes import install_size
 from remuda.worker.depot.fetch_unpack import InstallTracker, OnStep, SourceUnpacker, ignore_steps
 from remuda.worker.depot.install_spec import InstallSpec, all_failed, check_integrity
-from remuda.worker.depot.layout import DepotLayout, checked_name
-from remuda.worker.depot.listing import FolderFacts, Listing, find_run_file, listing, scan
-from remuda.worker.depot.metadata import (
+from remuda.worker.depot.layout import (
+    DepotLayout,
     LastStart,
     Record,
+    checked_name,
     read_last_start,
+    read_record,
     start_check,
     write_failed_start,
     write_last_start,
 )
+from remuda.worker.depot.listing import FolderFacts, Listing, find_run_file, listing, scan
 from remuda.worker.depot.stage_version import VersionStager, is_builtin
 from remuda.worker.depot.versions import Disk, VersionStore, try_lock
 
@@ -306,3 +311,73 @@ class Depot:
     def _require_bringer(self) -> SourceUnpacker:
         assert self._unpacker is not None, "only a depot with a client installs"
         return self._unpacker
+
+
+_NEVER: Final = datetime.min.replace(tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Leaving:
+    blob: StoredBlob
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    leaving: tuple[Leaving, ...]
+    blobs_bytes: int  # Of those that leave.
+    partials: int
+    partials_bytes: int
+    kept_bytes: int
+
+
+def plan(
+    blobs: Sequence[StoredBlob], referenced: Set[str], budget_bytes: int, unused_since: datetime
+) -> tuple[Leaving, ...]:
+    """First what no installed version is made of, once it is old or the budget needs it; then, while that is
+    still exceeded, also the rest, longest unused first: it costs no more than fetching it again. Pure."""
+    unwanted = to_let_go(blobs, referenced, budget_bytes, unused_since)
+    rest = [blob for blob in blobs if blob not in unwanted]
+    squeezed = to_let_go(rest, frozenset(), budget_bytes, _NEVER)
+    budget = f"the budget of {install_size(budget_bytes)} is exceeded"
+    return (
+        *(
+            Leaving(blob, "no installed backend needs it" if blob.used_at < unused_since else budget)
+            for blob in unwanted
+        ),
+        *(Leaving(blob, f"{budget}, even by installed backends alone") for blob in squeezed),
+    )
+
+
+async def collect(
+    depot: Depot,
+    clock: Clock,
+    *,
+    budget_bytes: int,
+    unused: timedelta,
+    dry_run: bool = False,
+) -> Collected:
+    """Let go of blobs and stale downloads; `dry_run` changes nothing and only tells. What is in use stays."""
+    return await run_sync(_collect, depot, clock.now(), budget_bytes, unused, dry_run)
+
+
+def _collect(depot: Depot, now: datetime, budget_bytes: int, unused: timedelta, dry_run: bool) -> Collected:
+    blobs = depot.store.listing()
+    leaving = plan(blobs, referenced(depot), budget_bytes, now - unused)
+    if not dry_run:
+        leaving = tuple(one for one in leaving if depot.store.discard(one.blob.digest))
+    swept = depot.store.sweep_partials(now - PARTIALS_STALE, dry_run=dry_run)
+    gone = sum(one.blob.size for one in leaving)
+    kept = sum(blob.size for blob in blobs) - gone
+    return Collected(leaving, gone, swept.count, swept.freed_bytes, kept)
+
+
+def referenced(depot: Depot) -> frozenset[str]:
+    """The layers of every version that is installed, about to be, or kept to be switched back to."""
+    places = depot.places
+    folders = [
+        *(path for path in places.backends.glob("*") if path.is_dir()),
+        *(places.ready(name) for name in places.names_in("ready")),
+        *(places.previous(name) for name in places.names_in("previous")),
+    ]
+    return frozenset(digest for folder in folders for digest in read_record(folder).layers)

@@ -29,9 +29,6 @@ from remuda.worker.depot.layout import (
     RUN_FILE,
     START_FAILED_FILE,
     DepotLayout,
-)
-from remuda.worker.depot.listing import run_name
-from remuda.worker.depot.metadata import (
     Metadata,
     Record,
     file_is,
@@ -41,6 +38,7 @@ from remuda.worker.depot.metadata import (
     write_record,
     write_text,
 )
+from remuda.worker.depot.listing import run_name
 from remuda.worker.depot.versions import VersionStore
 
 _MODULES: Final = {"llama-cpp": "remuda.backends.llama_cpp", "echo": "remuda.backends.echo"}

@@ -1,31 +1,38 @@
 """Look at the whole machine, once at start and briefly at every heartbeat. Never raises.
 
-Both functions block: call them in a thread, with a deadline (a wedged GPU driver can hold NVML for ever).
+Both functions block, so the inventory calls them in a thread, with a deadline (a wedged GPU driver can hold
+NVML for ever), and keeps the last known figures.
 """
 
+import asyncio
+import platform
+import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+import anyio
 import structlog
 
-from remuda.worker.hardware import amd, apple, cpu, disk, intel, memory, nvidia, unified
-from remuda.worker.hardware.capability import CUDA_MAJORS, Facts, capability
+from remuda.core import limits
+from remuda.worker.hardware.gpus import detect_amd, detect_apple, detect_intel, detect_nvidia, detect_tegra
 from remuda.worker.hardware.host import Host
-from remuda.worker.hardware.model import Capacity, Gpu, GpuFindings, Hardware
+from remuda.worker.hardware.model import CUDA_MAJORS, Capacity, Facts, Gpu, GpuFindings, Hardware, capability
+from remuda.worker.hardware.system import architecture, processor_name, read_disk, read_memory
 
 log = structlog.get_logger(__name__)
 
 Value = TypeVar("Value")
 
 _DETECTORS = (
-    ("nvidia", nvidia.detect),
-    ("unified", unified.detect),
-    ("amd", amd.detect),
-    ("intel", intel.detect),
-    ("apple", apple.detect),
+    ("nvidia", detect_nvidia),
+    ("unified", detect_tegra),
+    ("amd", detect_amd),
+    ("intel", detect_intel),
+    ("apple", detect_apple),
 )
 
 _FORCED = ("REMUDA_FORCE_META_BACKEND_CAPABILITY", "LOCALAI_FORCE_META_BACKEND_CAPABILITY")
@@ -36,16 +43,16 @@ _RUN_FILE_DEFAULT = "/run/localai/capability"
 def detect(host: Host, models_dir: Path) -> Hardware:
     """Everything there is to know. What cannot be read stays unknown and is named in `problems`."""
     problems: list[str] = []
-    ram = _isolated("memory", partial(memory.read, host), None, problems)
-    room = _isolated("disk", partial(disk.read, host, models_dir), None, problems)
-    cpu_model = _isolated("cpu", partial(cpu.model, host), "", problems)
+    ram = _isolated("memory", partial(read_memory, host), None, problems)
+    room = _isolated("disk", partial(read_disk, host, models_dir), None, problems)
+    cpu_model = _isolated("cpu", partial(processor_name, host), "", problems)
     found = _look_for_gpus(host, ram or Capacity(0, 0), problems)
     if ram is None:
         problems.append("This machine's memory size cannot be determined.")
     if room is None:
         problems.append(f"The free disk space of {models_dir} cannot be determined.")
     hardware = Hardware(
-        architecture=cpu.architecture(host),
+        architecture=architecture(host),
         os=host.system,
         cpu_model=cpu_model,
         cpu_cores=host.cpu_count,
@@ -67,9 +74,9 @@ def detect(host: Host, models_dir: Path) -> Hardware:
 
 def refresh(hardware: Hardware, host: Host, models_dir: Path) -> Hardware:
     """The same machine with what is free of it now. A figure that cannot be read keeps its last value."""
-    unheeded: list[str] = []
-    ram = _isolated("memory", partial(memory.read, host), None, unheeded)
-    room = _isolated("disk", partial(disk.read, host, models_dir), None, unheeded)
+    ignored: list[str] = []
+    ram = _isolated("memory", partial(read_memory, host), None, ignored)
+    room = _isolated("disk", partial(read_disk, host, models_dir), None, ignored)
     ram = ram or Capacity(hardware.total_ram, hardware.available_ram)
     return replace(
         hardware,
@@ -140,3 +147,64 @@ def _isolated(part: str, read: Callable[[], Value], otherwise: Value, problems: 
         log.warning("hardware_part_failed", part=part, exc_info=True)
         problems.append(f"Detecting the {part} of this machine failed: {error!r}.")
         return otherwise
+
+
+_UNKNOWN = Hardware(
+    architecture="",
+    os=platform.system().lower(),
+    cpu_model="",
+    cpu_cores=0,
+    total_ram=0,
+    available_ram=0,
+    total_disk=None,
+    available_disk=None,
+    gpus=(),
+    driver_version="",
+    capability="",
+    problems=("Detecting this machine's hardware takes too long.",),
+)
+
+
+class HardwareInventory:
+    """Keeps the last figures: a driver that does not answer costs their freshness, not the heartbeat."""
+
+    def __init__(self, host: Host, models_dir: Path) -> None:
+        self._host = host
+        self._models_dir = models_dir
+        self._known: Hardware | None = None
+        self._under_way: anyio.Event | None = None  # One look at a time: who asks meanwhile waits for it.
+        self._late = False
+
+    async def current(self) -> Hardware:
+        looking = self._under_way or self._begin()
+        with anyio.move_on_after(limits.HARDWARE_S) as waiting:
+            await looking.wait()
+        late = waiting.cancelled_caught
+        if late and not self._late:
+            log.warning("hardware_look_timed_out", limit_s=limits.HARDWARE_S)
+        self._late = late
+        return self._known or _UNKNOWN
+
+    def _begin(self) -> anyio.Event:
+        self._under_way = anyio.Event()
+        # A thread of its own: a pool's is waited for at exit, and a wedged driver holds it for ever.
+        loop = asyncio.get_running_loop()
+        threading.Thread(target=self._look, args=(loop,), name="hardware", daemon=True).start()
+        return self._under_way
+
+    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+        found: Hardware | None = None
+        try:
+            if self._known is None:
+                found = detect(self._host, self._models_dir)
+            else:
+                found = refresh(self._known, self._host, self._models_dir)
+        finally:
+            with suppress(RuntimeError):  # The loop has ended, and nobody asks any more.
+                loop.call_soon_threadsafe(self._end, found)
+
+    def _end(self, found: Hardware | None) -> None:
+        self._known = found or self._known
+        if self._under_way is not None:
+            self._under_way.set()
+        self._under_way = None

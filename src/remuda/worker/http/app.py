@@ -9,7 +9,9 @@ from remuda.wire.codec import encode
 from remuda.wire.models import ModelsRunningReply
 from remuda.wire.process_keys import PROCESSES_PATH, RUNNING_PATH
 from remuda.worker.enrolment import OpeningTokens
-from remuda.worker.http.asgi import (
+from remuda.worker.http.backend_proxy import BackendProxy
+from remuda.worker.http.logs import LogPages
+from remuda.worker.http.server import (
     JSON,
     App,
     Receive,
@@ -22,8 +24,6 @@ from remuda.worker.http.asgi import (
     refuse,
     refuse_method,
 )
-from remuda.worker.http.backend_proxy import BackendProxy
-from remuda.worker.http.logs import LogPages
 from remuda.worker.processes.logs import ProcessLogs
 
 

@@ -24,7 +24,7 @@ from yarl import URL
 from remuda.core import limits
 from remuda.core.errors import BackendFailed, NotFound, Unavailable
 from remuda.wire.process_keys import PROCESSES_PATH, ProcessKey
-from remuda.worker.http.asgi import Header, Receive, Scope, Send, raw_path, refuse
+from remuda.worker.http.server import Header, Receive, Scope, Send, raw_path, refuse
 
 log = structlog.get_logger(__name__)
 

@@ -15,7 +15,7 @@ import anyio
 
 from remuda.core.errors import Forbidden, Invalid, NotFound
 from remuda.wire.codec import rfc3339
-from remuda.worker.http.asgi import (
+from remuda.worker.http.server import (
     JSON,
     Receive,
     Scope,

@@ -12,8 +12,7 @@ from remuda.core.errors import Invalid
 from remuda.core.os_errors import without_number
 from remuda.core.shell_quoting import pasted
 from remuda.wire.backends import BackendInstall
-from remuda.worker.depot.layout import MANIFEST_FILE, RUN_FILE
-from remuda.worker.depot.metadata import read_small
+from remuda.worker.depot.layout import MANIFEST_FILE, RUN_FILE, read_small
 from remuda.worker.enrolment import OpeningTokens
 from remuda.worker.launching.manifest import (
     LIMITS,

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from remuda.worker.commands.exclusive_access import NameLocks, known_names, ordered_names
 from remuda.worker.depot.install_spec import InstallSpec
+from remuda.worker.depot.layout import Metadata
 from remuda.worker.depot.listing import ListedBackend, Listing
-from remuda.worker.depot.metadata import Metadata
 
 BUILD = Metadata(name="cpu-echo", alias="echo-alias")
 LISTED = Listing(

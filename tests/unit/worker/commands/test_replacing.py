@@ -13,7 +13,7 @@ from remuda.wire.backends import (
     BackendUpgrade,
     BackendUpgradeReply,
 )
-from remuda.worker.depot.metadata import Metadata, read_metadata, write_metadata
+from remuda.worker.depot.layout import Metadata, read_metadata, write_metadata
 from tests.support.commands_rig import RUN, Rig
 from tests.unit.worker.commands.traffic import offer
 

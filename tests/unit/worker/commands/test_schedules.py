@@ -19,7 +19,7 @@ from remuda.wire import subjects
 from remuda.wire.backends import BackendDelete, BackendDeleteReply
 from remuda.worker.depot.fetch_unpack import InstallTracker
 from remuda.worker.depot.install_spec import InstallSpec
-from remuda.worker.depot.metadata import Record
+from remuda.worker.depot.layout import Record
 from remuda.worker.depot.versions import SystemDisk, try_lock
 from remuda.worker.processes.port_allocation import PortBook
 from remuda.worker.processes.supervisor import Supervisor

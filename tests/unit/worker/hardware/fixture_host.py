@@ -8,8 +8,8 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
+from remuda.worker.hardware.host import Nvml, NvmlDevice, NvmlFailed, NvmlUnsupported
 from remuda.worker.hardware.model import Capacity
-from remuda.worker.hardware.nvml import Nvml, NvmlDevice, NvmlFailed, NvmlUnsupported
 
 FOLDER = Path(__file__).parents[3] / "fixtures" / "hardware"
 MODELS_DIR = Path("/data/models")

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remuda.worker.hardware.detect import detect, refresh
-from remuda.worker.hardware.nvml import Nvml
+from remuda.worker.hardware.host import Nvml
 from tests.unit.worker.hardware.fixture_host import (
     MODELS_DIR,
     FixtureHost,

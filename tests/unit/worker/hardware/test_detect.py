@@ -7,9 +7,9 @@ import anyio
 import pytest
 
 from remuda.core import limits
+from remuda.worker.hardware.detect import HardwareInventory
 from remuda.worker.hardware.host import SystemHost
 from remuda.worker.hardware.model import Capacity
-from remuda.worker.inventory import HardwareInventory
 
 pytestmark = pytest.mark.anyio
 

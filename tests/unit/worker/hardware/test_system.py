@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from remuda.worker.hardware import memory
 from remuda.worker.hardware.model import Capacity
+from remuda.worker.hardware.system import read_memory
 from tests.unit.worker.hardware.fixture_host import load
 
 GIB = 1 << 30
@@ -18,11 +18,11 @@ def read(files: Mapping[str, str | None]) -> Capacity | None:
         "/sys/fs/cgroup/memory.current": None,
         "/sys/fs/cgroup/memory.stat": None,
     }
-    return memory.read(load("container-with-limit").but(files={**none, **files}))
+    return read_memory(load("container-with-limit").but(files={**none, **files}))
 
 
 def test_container_limit_replaces_the_machines_ram_and_cached_files_count_as_free() -> None:
-    assert memory.read(load("container-with-limit")) == Capacity(4 * GIB, 2 * GIB)
+    assert read_memory(load("container-with-limit")) == Capacity(4 * GIB, 2 * GIB)
 
 
 def test_without_a_limit_the_machine_counts() -> None:

@@ -1,18 +1,41 @@
-"""RAM: the machine's, or less where a control group (a container, a systemd unit) allows less."""
+"""The processor, RAM and disk: the processor's family and name; RAM, or less where a control group (a
+container, a systemd unit) allows less; and room on the file system that holds, or will hold, the models.
+"""
 
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import PurePosixPath
+from datetime import timedelta
+from pathlib import Path, PurePosixPath
 
-from remuda.worker.hardware.host import Host, read_number
+from remuda.worker.hardware.host import Host, read_line, read_number
 from remuda.worker.hardware.model import Capacity
+
+_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
+_MODEL_NAME = re.compile(r"^(?:model name|Model)\s*:\s*(\S.*)$", re.MULTILINE)  # PCs; ARM boards.
+_SYSCTL = ("/usr/sbin/sysctl", "-n", "machdep.cpu.brand_string")
+_SYSCTL_TIMEOUT = timedelta(seconds=2)
+
+
+def architecture(host: Host) -> str:
+    """The processor family as OCI platforms spell it."""
+    machine = host.machine.lower()
+    return _ARCHITECTURES.get(machine, machine)
+
+
+def processor_name(host: Host) -> str:
+    """The processor's name, or the board's where only that is known; empty when neither is."""
+    if host.system == "darwin":
+        return (host.run(_SYSCTL, _SYSCTL_TIMEOUT) or "").strip()
+    named = _MODEL_NAME.search(host.read_text("/proc/cpuinfo") or "")
+    return named[1].strip() if named else read_line(host, "/proc/device-tree/model")
+
 
 _MEMINFO_LINE = re.compile(r"^(MemTotal|MemAvailable|MemFree):\s*([0-9]{1,15}) kB$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
-class _Layout:
+class _CgroupLayout:
     """Where one generation of control groups keeps its memory figures."""
 
     root: str
@@ -21,13 +44,13 @@ class _Layout:
     reclaimable: re.Pattern[str]  # Cached files count as usage, but are given up on demand.
 
 
-_V2 = _Layout(
+_V2 = _CgroupLayout(
     "/sys/fs/cgroup",
     "memory.max",
     "memory.current",
     re.compile(r"^inactive_file ([0-9]{1,18})$", re.MULTILINE),
 )
-_V1 = _Layout(
+_V1 = _CgroupLayout(
     "/sys/fs/cgroup/memory",
     "memory.limit_in_bytes",
     "memory.usage_in_bytes",
@@ -35,7 +58,7 @@ _V1 = _Layout(
 )
 
 
-def read(host: Host) -> Capacity | None:
+def read_memory(host: Host) -> Capacity | None:
     """RAM this process may use, or None when it cannot be told."""
     machine = _machine(host)
     if machine is None:
@@ -73,10 +96,16 @@ def _limits(host: Host) -> Iterator[Capacity]:
                 yield limit
 
 
-def _limit(host: Host, group: str, layout: _Layout) -> Capacity | None:
+def _limit(host: Host, group: str, layout: _CgroupLayout) -> Capacity | None:
     most = read_number(host, f"{group}/{layout.limit}")
     if most is None:
         return None
     used = read_number(host, f"{group}/{layout.usage}") or 0
     reclaimable = layout.reclaimable.search(host.read_text(f"{group}/memory.stat") or "")
     return Capacity(most, most - used + (int(reclaimable[1]) if reclaimable else 0))
+
+
+def read_disk(host: Host, models_dir: Path) -> Capacity | None:
+    """Usage of the folder's file system; a folder not made yet counts as its nearest existing parent."""
+    nearest = next((path for path in (models_dir, *models_dir.parents) if host.exists(str(path))), None)
+    return None if nearest is None else host.disk_usage(str(nearest))

@@ -6,10 +6,8 @@ from types import SimpleNamespace
 from typing import cast
 
 from remuda.oci.blobs import StoredBlob
-from remuda.worker.depot.depot import Depot
-from remuda.worker.depot.gc import plan, referenced
-from remuda.worker.depot.layout import DepotLayout
-from remuda.worker.depot.metadata import Record, write_record
+from remuda.worker.depot.depot import Depot, plan, referenced
+from remuda.worker.depot.layout import DepotLayout, Record, write_record
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 SINCE = NOW - timedelta(days=14)
