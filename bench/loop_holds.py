@@ -25,7 +25,7 @@ from remuda.core.schema_shape import SchemaShape
 from remuda.core.slices import Sliced
 from remuda.fleet.model import Label, LabelSource, labels_match
 from remuda.gateway.openai.parsing import ASKS
-from remuda.gateway.openai.vector_rendering import embedding_list
+from remuda.gateway.openai.rendering import embedding_list
 from remuda.inference import requests
 from remuda.inference.answers import Usage
 from remuda.inference.json_cost import CHEAP_BYTES_MAX, STEPS_MAX, check_json_cost
@@ -39,7 +39,7 @@ from remuda.upstreams.grpc import limits as grpc_limits
 from remuda.upstreams.grpc.grammars import Grammars
 from remuda.upstreams.grpc.media import media_in
 from remuda.upstreams.grpc.predict_request import Preset, chat_generations
-from remuda.upstreams.http.model_renaming import Renamer
+from remuda.upstreams.http.relaying import Renamer
 from remuda.upstreams.http.upstream import RENAMED_AT_ONCE_BYTES
 from remuda.wire.codec import decode
 from remuda.wire.nodes import Heartbeat, Labels

@@ -9,8 +9,7 @@ from sqlalchemy import Engine
 
 from remuda.core.clock import Clock
 from remuda.store.connections import Connections, memory_connections
-from remuda.store.database import Database, Work, _Call
-from remuda.store.open import migrate
+from remuda.store.database import Database, Work, _Call, migrate
 
 T = TypeVar("T")
 

@@ -10,12 +10,11 @@ from typing import cast
 import anyio
 from pydantic import SecretStr
 
-from remuda.accounts.keys import ApiKey
+from remuda.accounts.keys import ApiKey, KeyRing
 from remuda.core.clock import SystemClock
 from remuda.core.entropy import SystemEntropy
 from remuda.core.errors import NoCapacity
 from remuda.core.ids import NodeId, ReplicaKey
-from remuda.gateway.keyring import KeyRing
 from remuda.gateway.metrics import Metrics
 from remuda.gateway.openai.api import OpenAiRoutes
 from remuda.gateway.openai.client_response import Running

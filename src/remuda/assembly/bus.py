@@ -11,7 +11,7 @@ import structlog
 from anyio.abc import TaskStatus
 from pydantic import BaseModel, SecretStr, ValidationError
 
-from remuda.accounts.ports import SecretStore
+from remuda.accounts.keys import SecretStore
 from remuda.assembly.settings import FrontendSettings
 from remuda.bus.auth import (
     AuthSource,

@@ -15,7 +15,7 @@ from pydantic import SecretStr
 from starlette.types import ASGIApp
 
 from remuda import __version__
-from remuda.accounts.keys import KeyScope
+from remuda.accounts.keys import KeyRing, KeyScope
 from remuda.assembly import addresses
 from remuda.assembly.bus import BusPlan, BusPlanner, BusStopSender, command_prober
 from remuda.assembly.operations import FrontendParts, open_ops
@@ -39,7 +39,6 @@ from remuda.fleet.registry import Registry
 from remuda.fleet.tokens import NodeTokens
 from remuda.gateway.app import application
 from remuda.gateway.dialer import Dialer
-from remuda.gateway.keyring import KeyRing
 from remuda.gateway.metrics import Metrics
 from remuda.gateway.node_logs import NodeLogs
 from remuda.gateway.proxies import TrustedProxies
@@ -51,9 +50,8 @@ from remuda.host.ports import listen
 from remuda.host.wheel import own_wheel, own_wheel_name
 from remuda.ops.broadcast import ChangeSignal
 from remuda.store.accounts import SqlKeyStore, SqlSecretStore
-from remuda.store.database import Database
+from remuda.store.database import Database, open_database
 from remuda.store.fleet import SqlFleetStore
-from remuda.store.open import open_database
 from remuda.wire.admin import JoinLines
 
 log = structlog.get_logger()

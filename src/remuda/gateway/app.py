@@ -13,18 +13,8 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 from remuda.core.clock import Clock
 from remuda.core.errors import Internal, Invalid, NotFound, RemudaError, WrongMethod
 from remuda.core.field_errors import field_error
-from remuda.gateway import home, join, nodes, openapi, probes
-from remuda.gateway.admin import (
-    backends,
-    loading,
-    models,
-    node_backends,
-    node_logs,
-    older_backends,
-    operations,
-    ops_api,
-    ops_events,
-)
+from remuda.gateway import home, nodes, openapi, probes
+from remuda.gateway.admin import backends, models, node_logs, operations, ops_api
 from remuda.gateway.admin import keys as admin_keys
 from remuda.gateway.admin import nodes as admin_nodes
 from remuda.gateway.guards import HostGuard, TokenRefused
@@ -43,20 +33,20 @@ _SOCKETS = "/ws/nodes/{node_id}/backend-logs/{model}"
 # The busiest come first, as they are tried in this order.
 _ROUTERS = (
     nodes.routes,
-    loading.routes,  # Before those for models, whose names may end in anything.
+    models.load_status_routes,  # Before those for models, whose names may end in anything.
     models.routes,  # Before those for nodes, whose ids would take /api/nodes/models.
     admin_nodes.routes,
     operations.routes,
-    ops_events.routes,
+    ops_api.event_routes,
     ops_api.routes,
     backends.routes,
-    node_backends.routes,
+    backends.node_routes,
     node_logs.routes,
     node_logs.sockets,
-    older_backends.routes,
+    backends.older_routes,
     admin_keys.routes,
     probes.routes,
-    join.routes,
+    home.join_routes,
     openapi.routes,
     home.routes,
 )

@@ -1,12 +1,19 @@
-"""The page at /, for browsers, and hints for paths of other APIs. It shows no secrets, and needs no key."""
+"""The page at /, for browsers, with hints for paths of other APIs, which shows no secrets and needs no key;
+and what a machine with nothing but Python needs to join: a script, and this very program as a wheel.
+"""
 
+import hashlib
 from html import escape
 from typing import Final
 
-from fastapi import APIRouter, Request, Response
+import anyio.to_thread
+from fastapi import APIRouter, Depends, Request, Response
 
-from remuda.gateway.messages import gives_raw
+from remuda.core.errors import NotFound
+from remuda.gateway.guards import require_admin
+from remuda.gateway.messages import answer, gives, gives_raw
 from remuda.gateway.services import Svc
+from remuda.wire.admin import JoinLines
 
 _HTML: Final = "text/html"
 _SAFE: Final = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'"}
@@ -87,3 +94,32 @@ def no_such_endpoint(path: str) -> str:
 
 def _below(prefix: str) -> str:
     return prefix if prefix.endswith("/") else f"{prefix}/"
+
+
+join_routes = APIRouter(tags=["join"])
+
+
+@join_routes.get(
+    "/api/join-line", responses=gives(JoinLines, 401, 409), dependencies=[Depends(require_admin)]
+)
+async def join_line(svc: Svc) -> Response:
+    """What to run on another machine so that it joins this frontend. 409: no other machine can reach it."""
+    return answer(svc.join_lines())
+
+
+@join_routes.get("/join.py", response_class=Response, responses=gives_raw("text/x-python"))
+async def join_script(request: Request, svc: Svc) -> Response:
+    """A script for any Python 3 that installs this frontend's Remuda and runs it. It holds no secret."""
+    name, content = await anyio.to_thread.run_sync(svc.wheel)
+    address = f"{request.url.scheme}://{request.url.netloc}/join/{name}"
+    script = svc.join_script(address, hashlib.sha256(content).hexdigest())
+    return Response(script, media_type="text/x-python")
+
+
+@join_routes.get("/join/{wheel_name}", response_class=Response, responses=gives_raw("application/zip", 404))
+async def wheel(wheel_name: str, svc: Svc) -> Response:
+    """The wheel that the script installs."""
+    name, content = await anyio.to_thread.run_sync(svc.wheel)
+    if wheel_name != name:
+        raise NotFound(f"there is no {wheel_name!r} here; the wheel is {name}")
+    return Response(content, media_type="application/zip")

@@ -11,9 +11,8 @@ import pytest
 from remuda.core.clock import SystemClock
 from remuda.fleet.ports import FleetStore
 from remuda.ops.ports import OpStore
-from remuda.store.database import Database
+from remuda.store.database import Database, open_database
 from remuda.store.fleet import SqlFleetStore
-from remuda.store.open import open_database
 from remuda.store.ops import SqlOpStore
 from tests.support.postgres import PostgresServer, ReusedDatabase
 

@@ -5,8 +5,7 @@ from functools import partial
 import anyio
 import pytest
 
-from remuda.accounts.keys import ApiKey, KeyScope, mint
-from remuda.accounts.ports import KeyStore, SecretStore
+from remuda.accounts.keys import ApiKey, KeyScope, KeyStore, SecretStore, mint
 from remuda.core.clock import SystemClock
 from remuda.core.entropy import SeededEntropy
 from remuda.core.errors import Conflict, NotFound, RemudaError

@@ -11,9 +11,8 @@ from remuda.fleet.admission import HeartbeatOutcome
 from remuda.fleet.model import Dial, Node
 from remuda.fleet.ports import FleetStore, Note
 from remuda.fleet.registration import Admit
-from remuda.store.database import Database
+from remuda.store.database import Database, open_database
 from remuda.store.fleet import SqlFleetStore
-from remuda.store.open import open_database
 from remuda.store.schema import node_labels, nodes
 from tests.contract.store.builders import admitting, candidate, registered, row_count
 from tests.support.nodes import beat as beat_of

@@ -35,9 +35,8 @@ from remuda.ops.model import (
 )
 from remuda.ops.ports import Filter, OpStore
 from remuda.store.connections import Connections, parse_url, postgres_connections, sqlite_connections
-from remuda.store.database import Database
+from remuda.store.database import Database, open_database
 from remuda.store.fleet import SqlFleetStore
-from remuda.store.open import open_database
 from remuda.store.ops import SqlOpStore
 from remuda.store.ops_codec import StoredSource, stored_source
 from remuda.store.schema import SCHEMA_VERSION, operations, schema_info, steps

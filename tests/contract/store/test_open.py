@@ -15,10 +15,9 @@ from sqlalchemy.exc import IntegrityError
 
 from remuda.core.clock import SystemClock
 from remuda.core.errors import Misconfigured, StoreUnusable
-from remuda.store.database import Database
+from remuda.store.database import Database, open_database
 from remuda.store.database_url import ACCEPTED, mask_url
 from remuda.store.fleet import SqlFleetStore
-from remuda.store.open import open_database
 from remuda.store.schema import SCHEMA_VERSION, metadata, schema_info, secrets
 from tests.contract.store.builders import registered
 from tests.support.postgres import PostgresServer

@@ -22,8 +22,8 @@ from remuda.fleet.model import (
 )
 from remuda.fleet.ports import Note
 from remuda.fleet.registration import Admit
+from remuda.store.database import open_database
 from remuda.store.fleet import SqlFleetStore
-from remuda.store.open import open_database
 from tests.support.examples import examples
 
 words = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=30)

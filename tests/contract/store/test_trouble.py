@@ -17,9 +17,8 @@ from remuda.core.clock import SystemClock
 from remuda.core.errors import Invalid, StoreUnusable
 from remuda.fleet.ports import FleetStore
 from remuda.store.connections import sqlite_connections
-from remuda.store.database import Database, _Call
+from remuda.store.database import Database, _Call, migrate, open_database
 from remuda.store.fleet import SqlFleetStore
-from remuda.store.open import migrate, open_database
 from remuda.store.schema import secrets
 from tests.contract.store.builders import admitting, candidate, registered, row_count
 from tests.support.postgres import PostgresServer, postgres_server

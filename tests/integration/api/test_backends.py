@@ -6,7 +6,7 @@ import anyio
 import httpx
 import pytest
 
-from remuda.gateway.admin import submitting
+from remuda.gateway.admin import operations
 from tests.integration.api.ops_frontends import (
     listed,
     localai_worker,
@@ -343,7 +343,7 @@ async def test_a_deletion_on_one_node_is_answered_when_it_is_gone(frontend: Live
 async def test_a_deletion_that_takes_long_goes_on_and_holds_nobody_else(
     frontend: LiveFrontend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(submitting, "DONE_WITHIN", submitting.DONE_WITHIN / 120)
+    monkeypatch.setattr(operations, "DONE_WITHIN", operations.DONE_WITHIN / 120)
     node = await our_node(frontend, "slow", CPU)
     await frontend.admin.post(f"/api/nodes/{node['id']}/drain")
     replies: list[httpx.Response] = []

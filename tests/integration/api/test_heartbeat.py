@@ -8,8 +8,8 @@ import pytest
 from remuda.core.clock import SystemClock
 from remuda.core.ids import NodeId
 from remuda.fleet.node_views import ObservedNodes
+from remuda.store.database import open_database
 from remuda.store.fleet import SqlFleetStore
-from remuda.store.open import open_database
 from tests.support.frontends import LiveFrontend
 from tests.support.nodes import THRESHOLDS
 

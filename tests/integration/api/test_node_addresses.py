@@ -16,8 +16,8 @@ from remuda.fleet.health import Thresholds
 from remuda.gateway.dialer import Dialer, call
 from remuda.host.folder import DataFolder
 from remuda.inference.failures import UpstreamFailed
+from remuda.store.database import open_database
 from remuda.store.fleet import SqlFleetStore
-from remuda.store.open import open_database
 from remuda.upstreams.http.client import Pool, ServerAddress
 from remuda.upstreams.http2.connection import dial
 from remuda.upstreams.http2.failures import Unreachable

@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from remuda.core.clock import SystemClock
 from remuda.ops.model import Kind, State
-from remuda.store.open import open_database
+from remuda.store.database import open_database
 from remuda.store.ops import SqlOpStore
 from tests.integration.api.ops_frontends import (
     Stream,

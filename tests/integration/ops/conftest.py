@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from remuda.bus.client import Bus
-from remuda.store.database import Database
-from remuda.store.open import open_database
+from remuda.store.database import Database, open_database
 from tests.support.nats_servers import CLOCK, connected, plain_server
 
 

@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 from remuda.core.ids import NodeId
 from remuda.host.folder import DataFolder
 from remuda.ops.model import Kind, State
-from remuda.store.open import open_database
+from remuda.store.database import open_database
 from tests.peers.localai_worker import JSON, LocalAiWorker, WorkerOptions
 from tests.support.frontends import live_frontend
 from tests.support.nats_servers import CLOCK, connected, plain_server

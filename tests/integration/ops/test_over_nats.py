@@ -13,7 +13,7 @@ from remuda.bus.messages import Incoming
 from remuda.ops.commander import Timeouts
 from remuda.ops.model import Kind, Source, State, Wish
 from remuda.ops.ports import Filter
-from remuda.store.open import open_database
+from remuda.store.database import open_database
 from remuda.store.schema import attempts
 from remuda.wire.backends import BackendCancelReply, BackendInstall, BackendInstallReply
 from remuda.wire.codec import Message, decode

@@ -1,34 +1,46 @@
-"""Backends of the whole fleet: what there is, and jobs that install, upgrade and delete them everywhere."""
+"""Backends: what there is in the whole fleet, and jobs that install, upgrade and delete them everywhere;
+the same on one node; and the paths that older clients use.
+"""
 
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 
-from remuda.core.errors import Invalid, NotFound
-from remuda.fleet.verdicts import why_no_target
+from remuda.core.errors import Invalid, NotFound, Unavailable
+from remuda.fleet.model import NodeType
+from remuda.fleet.verdicts import installed, why_no_target
 from remuda.gallery.model import usecases
-from remuda.gateway.admin.submitting import ask, job, wait_for
-from remuda.gateway.backend_pages import BackendCatalogue, BackendQuery, fits
+from remuda.gateway.admin.operations import ask, job, on_node, wait_for
+from remuda.gateway.backend_pages import BackendCatalogue, BackendQuery, fits, installed_backend
 from remuda.gateway.guards import Admin, require_admin
 from remuda.gateway.messages import Responses, answer, gives, one_of, read, refuses, takes
-from remuda.gateway.paths import BackendPath, OpPath
+from remuda.gateway.paths import BackendPath, NodePath, OpPath
 from remuda.gateway.services import Services, Svc
 from remuda.ops import op_views
 from remuda.ops.model import OF_BACKENDS, Kind, Source
 from remuda.ops.ports import Filter
 from remuda.ops.service import OperationRequest
 from remuda.ops.upgrades import Upgrade
+from remuda.wire.broadcasts import GalleryStatus
+from remuda.wire.nodes import NodeMessage
 from remuda.wire.operations import (
+    ApplyBody,
+    ApplyReply,
     BackendFits,
+    BackendItems,
     BackendsPage,
     BackendUsecases,
     DoneReply,
     DriftedNode,
     ExternalInstallBody,
     InstallConflict,
+    InstalledBackends,
+    InstalledItems,
     JobReply,
     JobView,
+    NodeBackendBody,
+    NodeInstallBody,
     UpgradeItem,
     UpgradeItems,
 )
@@ -166,3 +178,129 @@ def upgrade_item(upgrade: Upgrade) -> UpgradeItem:
             for one in upgrade.drift
         ),
     )
+
+
+node_routes = APIRouter(
+    prefix="/api/nodes/{node_id}/backends", tags=["nodes"], dependencies=[Depends(require_admin)]
+)
+
+
+@node_routes.get("", responses=gives(InstalledBackends, 401, 404))
+async def backends_of_node(node_id: NodePath, svc: Svc) -> Response:
+    """What the node has installed, as it last reported."""
+    standing = await svc.registry.standing(node_id)
+    if standing.node.node_type is not NodeType.BACKEND:
+        return answer(InstalledBackends([]))
+    node = next((one for one in await svc.ops.operations.nodes() if one.standing.node.id == node_id), None)
+    listed = None if node is None else installed(node)
+    if listed is None:
+        raise Unavailable(
+            f"{standing.node.name} has not reported yet what it has installed; it has been asked"
+        )
+    return answer(InstalledBackends([installed_backend(one) for one in listed] or None))
+
+
+@node_routes.post(
+    "/install",
+    status_code=202,
+    openapi_extra=takes(NodeInstallBody),
+    responses=gives(JobReply, 400, 401, 404, 409, status=202),
+)
+async def install_on_node(node_id: NodePath, request: Request, svc: Svc, admin: Admin) -> Response:
+    """Have a backend on this node, from the galleries or from a place outside them."""
+    body = await read(request, NodeInstallBody)
+    if not body.backend and not body.uri:
+        raise Invalid("backend: give a name, or the uri of a source")
+    source = Source(body.backend, body.backend_galleries, body.uri, body.name, body.alias)
+    accepted = await on_node(svc, Kind.INSTALL, source, admin, node_id)
+    return answer(job(accepted, "backend installation started", status=True), 202)
+
+
+@node_routes.post(
+    "/upgrade",
+    status_code=202,
+    openapi_extra=takes(NodeBackendBody),
+    responses=gives(JobReply, 400, 401, 404, 409, status=202),
+)
+async def upgrade_on_node(node_id: NodePath, request: Request, svc: Svc, admin: Admin) -> Response:
+    """Have the newest version of a backend that is there."""
+    accepted = await on_node(svc, Kind.UPGRADE, await _named(request), admin, node_id)
+    return answer(job(accepted, "backend upgrade started", status=True), 202)
+
+
+@node_routes.post(
+    "/delete",
+    openapi_extra=takes(NodeBackendBody),
+    responses=gives(NodeMessage, 400, 401, 404, 409) | refuses(500, 504),
+)
+async def delete_on_node(node_id: NodePath, request: Request, svc: Svc, admin: Admin) -> Response:
+    """Remove a backend, and answer when it is gone; 504 when that takes longer, and goes on."""
+    accepted = await on_node(svc, Kind.REMOVE, await _named(request), admin, node_id)
+    await wait_for(svc, accepted.view.operation.id)
+    return answer(NodeMessage(message="backend deleted"))
+
+
+async def _named(request: Request) -> Source:
+    body = await read(request, NodeBackendBody)
+    if not body.backend:
+        raise Invalid("backend: must not be empty")
+    return Source(body.backend)
+
+
+older_routes = APIRouter(prefix="/backends", tags=["backends"], dependencies=[Depends(require_admin)])
+
+
+@older_routes.get("", responses=gives(InstalledItems, 401))
+async def installed_backends(svc: Svc) -> Response:
+    """What nodes have installed."""
+    return answer(InstalledItems((await look(svc)).installed()))
+
+
+@older_routes.get("/available", responses=gives(BackendItems, 401))
+async def available_backends(svc: Svc) -> Response:
+    """What galleries offer."""
+    return answer(BackendItems((await look(svc)).available()))
+
+
+@older_routes.post(
+    "/apply",
+    openapi_extra=takes(ApplyBody),
+    responses={**gives(ApplyReply, 400, 401, 404), **CONCRETE},
+)
+async def apply_backend(request: Request, svc: Svc, admin: Admin) -> Response:
+    """Have a backend on every node that can run it."""
+    body = await read(request, ApplyBody)
+    if not body.id:
+        raise Invalid("id: must not be empty")
+    return await _asked(svc, Kind.INSTALL, body.id, admin)
+
+
+@older_routes.post("/delete/{backend:path}", responses=gives(ApplyReply, 401, 404, 409))
+async def delete_everywhere(backend: BackendPath, svc: Svc, admin: Admin) -> Response:
+    """Have a backend on no node."""
+    return await _asked(svc, Kind.REMOVE, backend, admin)
+
+
+@older_routes.get("/jobs/{op_id}", responses=gives(GalleryStatus, 401, 404))
+async def raw_job_status(op_id: OpPath, svc: Svc) -> Response:
+    """A job's status as frontends send it to each other."""
+    operations = svc.ops.operations
+    return answer(op_views.raw_status(await operations.view(op_id), operations.now()))
+
+
+@older_routes.get("/upgrades", responses=gives(UpgradeItems, 401))
+async def possible_upgrades(svc: Svc) -> Response:
+    """What could be upgraded."""
+    return answer(upgrade_items((await svc.ops.upgrades.current()).upgrades))
+
+
+@older_routes.post("/upgrade/{backend:path}", responses=gives(JobReply, 401, 404, 409))
+async def upgrade_everywhere(backend: BackendPath, svc: Svc, admin: Admin) -> Response:
+    """Have the newest version on every node that has the backend."""
+    accepted = await ask(svc, Kind.UPGRADE, Source(backend), admin)
+    return answer(job(accepted, "backend upgrade started", uuid=True, status=True))
+
+
+async def _asked(svc: Services, kind: Kind, backend: str, by: str) -> Response:
+    op = (await ask(svc, kind, Source(backend), by)).view.operation.id
+    return answer(ApplyReply(id=op, status_url=f"/backends/jobs/{op}"))

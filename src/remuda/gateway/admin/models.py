@@ -1,15 +1,17 @@
-"""Models and their replicas: configure, load, unload and inspect them."""
+"""Models and their replicas: configure, load, unload and inspect them; and the progress of a model's load,
+for all who may use the model, not only administrators.
+"""
 
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 
 from remuda.core.close_matches import did_you_mean
-from remuda.core.errors import NotFound
+from remuda.core.errors import Forbidden, NotFound
 from remuda.core.ids import NodeId
 from remuda.gateway import model_views as show
-from remuda.gateway.admin.submitting import NotUnloaded, NotYetUnloaded, wait_for
-from remuda.gateway.guards import Admin, require_admin
+from remuda.gateway.admin.operations import NotUnloaded, NotYetUnloaded, wait_for
+from remuda.gateway.guards import Admin, Caller, require_admin
 from remuda.gateway.messages import NO_BODY_FIELDS, answer, gives, one_of, read, read_known, refuses, takes
 from remuda.gateway.nodes import ModelRows
 from remuda.gateway.paths import ModelPath, NodePath
@@ -19,9 +21,10 @@ from remuda.ops.ports import View
 from remuda.scheduler.catalogue import Catalogued
 from remuda.scheduler.service import NO_PROBLEM, AlreadyLoaded
 from remuda.wire.models import ModelUnload
-from remuda.wire.nodes import NodeMessage
+from remuda.wire.nodes import NodeError, NodeErrorDetail, NodeMessage
 from remuda.wire.operations import OpView
 from remuda.wire.serving import (
+    LoadingView,
     ModelAdd,
     ModelAdded,
     ModelItem,
@@ -227,3 +230,18 @@ async def _node_id(node: str, svc: Services) -> NodeId:
 def _op(view: View, svc: Services) -> OpView:
     operations = svc.ops.operations
     return with_steps(view, operations.now(), operations.board)
+
+
+load_status_routes = APIRouter(tags=["models"])
+
+
+@load_status_routes.get("/api/models/{model:path}/load-status", responses=gives(LoadingView, 401, 404))
+async def load_status(model: ModelPath, svc: Svc, caller: Caller) -> Response:
+    """How far its load is, or that it has just failed; 404 when none is under way."""
+    if caller is not None and caller.models and model not in caller.models:
+        raise Forbidden(f"the key {caller.name!r} is not for the model {model!r}")
+    status = await svc.serving.load_status(model)
+    if status is None:
+        words = f"{model} is not being loaded"
+        return answer(NodeError(error=NodeErrorDetail(code=404, message=words, type="not_found_error")), 404)
+    return answer(show.loading_view(status))

@@ -13,7 +13,7 @@ from starlette.websockets import WebSocketDisconnect
 from remuda.core import limits
 from remuda.core.errors import RemudaError
 from remuda.fleet.model import Node
-from remuda.gateway.admin.ops_events import STREAM
+from remuda.gateway.admin.ops_api import STREAM
 from remuda.gateway.guards import admin_name, require_admin
 from remuda.gateway.messages import Described, answer, gives, refusal
 from remuda.gateway.middleware import HEAD_ONLY

@@ -5,15 +5,17 @@ from typing import Protocol
 
 import anyio
 
-from remuda.gateway.openai.framing import JSON, SSE
-from remuda.gateway.openai.text_rendering import (
+from remuda.gateway.openai.rendering import (
+    JSON,
+    SSE,
     ChatRenderer,
     Choice,
     CompletionRenderer,
     TextRenderer,
     choice_of,
+    embedding_list,
+    rerank_answer,
 )
-from remuda.gateway.openai.vector_rendering import embedding_list, rerank_answer
 from remuda.inference.answers import (
     NOTHING,
     AnswerFormat,

@@ -12,7 +12,7 @@ from starlette.types import Send
 from remuda.core.clock import Clock
 from remuda.core.errors import RemudaError, Unavailable
 from remuda.gateway.openai.errors import RETRY_AFTER, refusal
-from remuda.gateway.openai.framing import (
+from remuda.gateway.openai.rendering import (
     DONE,
     SSE,
     SSE_HEADERS,

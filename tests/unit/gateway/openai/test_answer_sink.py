@@ -7,7 +7,7 @@ import pytest
 
 from remuda.core.clock import SystemClock
 from remuda.gateway.openai.answer_sink import OpenAiSink
-from remuda.gateway.openai.framing import DONE
+from remuda.gateway.openai.rendering import DONE
 from remuda.inference.answers import AnswerFormat, Delta, FinishReason, Score, Usage
 from remuda.inference.model import InferenceCall, RequestKind
 from remuda.inference.slicing import Slicer

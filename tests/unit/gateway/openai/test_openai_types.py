@@ -4,8 +4,7 @@ from openai.types import Completion, CreateEmbeddingResponse
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from remuda.core.slices import at_once
-from remuda.gateway.openai.text_rendering import ChatRenderer, CompletionRenderer, choice_of
-from remuda.gateway.openai.vector_rendering import embedding_list
+from remuda.gateway.openai.rendering import ChatRenderer, CompletionRenderer, choice_of, embedding_list
 from remuda.inference.answers import NOTHING, Delta, FinishReason, ToolCallDelta, Usage
 from remuda.inference.model import RequestKind
 from remuda.inference.requests import ChatRequest, CompletionRequest, EmbeddingRequest

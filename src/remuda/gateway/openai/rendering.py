@@ -1,16 +1,51 @@
-"""OpenAI's answers to chats and completions, as bytes. Pure; events of a stream are spliced from templates:
-one is made per token."""
+"""OpenAI's answers as bytes: chats and completions, whole or as streams of server-sent events, embeddings
+and rankings. Pure; events of a stream are spliced from templates: one is made per token.
+"""
 
+import array
+import base64
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
 import msgspec
 
-from remuda.gateway.openai.framing import DONE, EVENT_END, EVENT_START
-from remuda.inference.answers import NOTHING, Delta, FinishReason, ToolCallDelta, Usage
+from remuda.core.slices import Budget, Sliced
+from remuda.inference.answers import NOTHING, Delta, FinishReason, Score, ToolCallDelta, Usage, Vector
 from remuda.inference.model import InferenceCall
-from remuda.inference.requests import ChatRequest, CompletionRequest
+from remuda.inference.requests import ChatRequest, CompletionRequest, EmbeddingRequest, RerankRequest
+from remuda.router.loading import LoadStatus
+
+SSE: Final = b"text/event-stream"
+JSON: Final = b"application/json"
+SSE_HEADERS: Final = ((b"content-type", SSE), (b"cache-control", b"no-store"), (b"x-accel-buffering", b"no"))
+EVENT_START: Final = b"data: "
+EVENT_END: Final = b"\n\n"
+DONE: Final = b"data: [DONE]\n\n"
+
+
+def event(data: bytes) -> bytes:
+    """`data` is JSON on one line."""
+    return EVENT_START + data + EVENT_END
+
+
+def last_event(data: bytes, written: bytes) -> bytes:
+    """An event, and the end of the stream; whatever was `written` last is ended first."""
+    cut_off = written and not written.endswith(EVENT_END)
+    return (EVENT_END if cut_off else b"") + event(data) + DONE
+
+
+def node_comment(node_name: str) -> bytes:
+    """Tells whose answer it is, where the head was sent too early to say it."""
+    return b": node %b\n\n" % node_name.encode()
+
+
+def loading_comment(status: LoadStatus) -> bytes:
+    where = f" on {status.node}" if status.node else ""
+    words = f"{status.state} {status.model} {status.progress:.0f}%{where}"
+    return f": {' '.join(words.split())}\n\n".encode()
+
 
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -50,9 +85,9 @@ class ChatRenderer:
         self._call = call
         self._model = request.model
         options = request.stream_options
-        self._tells_usage = options is not None and options.include_usage
+        self._includes_usage = options is not None and options.include_usage
         self._head = EVENT_START + _head(call, "chatcmpl", "chat.completion.chunk", request.model)
-        self._tail = (b',"usage":null}' if self._tells_usage else b"}") + EVENT_END
+        self._tail = (b',"usage":null}' if self._includes_usage else b"}") + EVENT_END
         self._unfinished = b'},"finish_reason":null}]' + self._tail
         self._starts: dict[int, bytes] = {}  # Of answers that are open.
         self._known_calls: set[tuple[int, int]] = set()
@@ -64,16 +99,17 @@ class ChatRenderer:
             return self._opening(index) + self.piece(index, delta)
         if text and not reasoning and not calls and not logprobs:
             return start + b'"content":' + _encode(text) + self._unfinished
-        told = []
+        parts = []
         if reasoning:
             thought = _encode(reasoning)  # Clients look for it under either name.
-            told.append(b'"reasoning_content":%b,"reasoning":%b' % (thought, thought))
+            parts.append(b'"reasoning_content":%b,"reasoning":%b' % (thought, thought))
         if text:
-            told.append(b'"content":' + _encode(text))
+            parts.append(b'"content":' + _encode(text))
         if calls:
-            told.append(b'"tool_calls":[' + b",".join(self._call_piece(index, call) for call in calls) + b"]")
+            pieces = b",".join(self._call_piece(index, call) for call in calls)
+            parts.append(b'"tool_calls":[' + pieces + b"]")
         probabilities = b'},"logprobs":{"content":%b}' % logprobs if logprobs else b"}"
-        return start + b",".join(told) + probabilities + b',"finish_reason":null}]' + self._tail
+        return start + b",".join(parts) + probabilities + b',"finish_reason":null}]' + self._tail
 
     def closing(self, index: int, reason: FinishReason, last: Delta) -> bytes:
         before = b"" if index in self._starts else self._opening(index)
@@ -82,12 +118,12 @@ class ChatRenderer:
         return before + self._starts[index] + b'},"finish_reason":"%b"}]' % reason.encode() + self._tail
 
     def ending(self, usage: Usage) -> bytes:
-        return _usage_event(self._head, usage) + DONE if self._tells_usage else DONE
+        return _usage_event(self._head, usage) + DONE if self._includes_usage else DONE
 
     def whole(self, choices: Sequence[Choice], usage: Usage) -> bytes:
-        told = b",".join(_chat_choice(index, choice) for index, choice in enumerate(choices))
+        rendered = b",".join(_chat_choice(index, choice) for index, choice in enumerate(choices))
         head = _head(self._call, "chatcmpl", "chat.completion", self._model)
-        return b'%b,"choices":[%b],"usage":%b}' % (head, told, _usage(usage))
+        return b'%b,"choices":[%b],"usage":%b}' % (head, rendered, _usage(usage))
 
     def _opening(self, index: int) -> bytes:
         start = self._starts[index] = b'%b,"choices":[{"index":%d,"delta":{' % (self._head, index)
@@ -116,35 +152,37 @@ class CompletionRenderer:
         self._prompts = _prompts(request) if request.echo else ()
         self._answers_per_prompt = request.n or 1
         options = request.stream_options
-        self._tells_usage = options is not None and options.include_usage
+        self._includes_usage = options is not None and options.include_usage
         self._head = EVENT_START + _head(call, "cmpl", "text_completion", request.model)
-        self._tail = (b',"usage":null}' if self._tells_usage else b"}") + EVENT_END
-        self._told: dict[int, int] = {}  # Characters of open answers: the offsets of tokens are asked for.
+        self._tail = (b',"usage":null}' if self._includes_usage else b"}") + EVENT_END
+        self._sent_chars: dict[
+            int, int
+        ] = {}  # Characters of open answers: the offsets of tokens are asked for.
 
     def piece(self, index: int, delta: Delta) -> bytes:
-        told = self._told.get(index)
-        if told is None:
+        sent_chars = self._sent_chars.get(index)
+        if sent_chars is None:
             return self._opening(index) + self.piece(index, delta)
-        logprobs = _logprobs_in_columns(delta.logprobs, told) if delta.logprobs else b"null"
-        self._told[index] = told + len(delta.text)
+        logprobs = _logprobs_in_columns(delta.logprobs, sent_chars) if delta.logprobs else b"null"
+        self._sent_chars[index] = sent_chars + len(delta.text)
         return self._event(index, _encode(delta.text), logprobs, b"null")
 
     def closing(self, index: int, reason: FinishReason, last: Delta) -> bytes:
-        before = b"" if index in self._told else self._opening(index)
+        before = b"" if index in self._sent_chars else self._opening(index)
         if last != NOTHING:
             before += self.piece(index, last)
         return before + self._event(index, b'""', b"null", _encode(reason))
 
     def ending(self, usage: Usage) -> bytes:
-        return _usage_event(self._head, usage) + DONE if self._tells_usage else DONE
+        return _usage_event(self._head, usage) + DONE if self._includes_usage else DONE
 
     def whole(self, choices: Sequence[Choice], usage: Usage) -> bytes:
-        told = b",".join(self._choice(index, choice) for index, choice in enumerate(choices))
+        rendered = b",".join(self._choice(index, choice) for index, choice in enumerate(choices))
         head = _head(self._call, "cmpl", "text_completion", self._model)
-        return b'%b,"choices":[%b],"usage":%b}' % (head, told, _usage(usage))
+        return b'%b,"choices":[%b],"usage":%b}' % (head, rendered, _usage(usage))
 
     def _opening(self, index: int) -> bytes:
-        self._told[index] = 0
+        self._sent_chars[index] = 0
         echoed = self._echoed(index)
         return self.piece(index, Delta(echoed)) if echoed else b""
 
@@ -189,7 +227,7 @@ def choice_of(call: InferenceCall, index: int, deltas: Sequence[Delta], reason: 
 
 
 def _prompts(request: CompletionRequest) -> Sequence[str]:
-    """Those that can be told: tokens cannot."""
+    """Those that can be rendered: tokens cannot."""
     given = [request.prompt] if isinstance(request.prompt, str) else request.prompt
     return [prompt if isinstance(prompt, str) else "" for prompt in given]
 
@@ -267,3 +305,57 @@ def _chat_choice(index: int, choice: Choice) -> bytes:
         logprobs,
         _encode(choice.finish_reason),
     )
+
+
+_STEPS_MAX: Final = 1 << 40  # Never reached: the budget only cuts the work into slices.
+_FLOATS_PER_STEP: Final = 2
+_FLOAT_DIGITS: Final = 7  # Nearly always enough for a number of 32 bits; nine always are.
+
+
+def embedding_list(request: EmbeddingRequest, vectors: Sequence[Vector], usage: Usage) -> Sliced[bytes]:
+    base64_wanted = request.encoding_format == "base64"
+    data, budget = list[msgspec.Raw](), Budget("the list of embeddings", _STEPS_MAX)
+    for index, vector in enumerate(vectors):
+        if budget.spend(len(vector) // _FLOATS_PER_STEP):
+            yield
+        embedding = _packed(vector) if base64_wanted else short_floats(vector)
+        data.append(msgspec.Raw(_encode({"object": "embedding", "index": index, "embedding": embedding})))
+    counts = {"prompt_tokens": usage.prompt_tokens, "total_tokens": usage.total_tokens}
+    return _encode({"object": "list", "data": data, "model": request.model, "usage": counts})
+
+
+def short_floats(vector: Vector) -> list[float]:
+    """Numbers of 32 bits as the shortest ones that stand for the same: 0.01, not 0.009999999776482582."""
+    exact = array.array("f", vector)
+    short = [float(f"{value:.{_FLOAT_DIGITS}g}") for value in exact]
+    for index, (value, rounded) in enumerate(zip(exact, array.array("f", short), strict=True)):
+        if value != rounded:  # A digit or two are missing.
+            eight = float(f"{value:.{_FLOAT_DIGITS + 1}g}")
+            same = array.array("f", (eight,))[0] == value
+            short[index] = eight if same else float(f"{value:.{_FLOAT_DIGITS + 2}g}")
+    return short
+
+
+def rerank_answer(request: RerankRequest, scores: Sequence[Score], usage: Usage) -> bytes:
+    """Best first, and no more than were asked for, whatever the backend makes of that."""
+    known = [found for found in scores if 0 <= found.index < len(request.documents)]
+    best = sorted(known, key=lambda found: -found.relevance)[: request.top_n or None]
+    shortened = short_floats([found.relevance for found in best])
+    results = [
+        {"index": found.index, "relevance_score": relevance}
+        | (
+            {}
+            if request.return_documents is False
+            else {"document": {"text": request.documents[found.index]}}
+        )
+        for found, relevance in zip(best, shortened, strict=True)
+    ]
+    counts = {"total_tokens": usage.total_tokens, "prompt_tokens": usage.prompt_tokens}
+    return _encode({"model": request.model, "usage": counts, "results": results})
+
+
+def _packed(vector: Vector) -> str:
+    floats = array.array("f", vector)
+    if sys.byteorder == "big":
+        floats.byteswap()
+    return base64.b64encode(floats.tobytes()).decode()

@@ -5,11 +5,10 @@ from collections.abc import Sequence
 import anyio
 import pytest
 
-from remuda.accounts.keys import ApiKey, KeyScope
+from remuda.accounts.keys import ApiKey, KeyRing, KeyScope
 from remuda.core.clock import SystemClock
 from remuda.core.entropy import SystemEntropy
 from remuda.core.errors import StoreUnusable
-from remuda.gateway.keyring import KeyRing
 
 pytestmark = pytest.mark.anyio
 
