@@ -2,8 +2,7 @@
 
 import anyio
 
-from remuda.fleet.fleet import Standing
-from remuda.fleet.health import NodeStatus
+from remuda.fleet.health import NodeStatus, Standing
 from tests.sim.fleet import SimulatedFleet
 from tests.sim.machines import Machine, OurMachine
 from tests.sim.world import World

@@ -1,6 +1,6 @@
 """The frontends and machines of a simulation."""
 
-from remuda.fleet.fleet import Standing
+from remuda.fleet.health import Standing
 from tests.sim.frontends import FrontendHost
 from tests.sim.machines import Impostor, LocalAiMachine, Machine, OldMachine, OurMachine
 from tests.sim.network import Network

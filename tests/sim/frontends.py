@@ -13,9 +13,8 @@ from remuda.bus.client import BUS_BACKOFF, Bus
 from remuda.core import limits
 from remuda.core.errors import RemudaError, StoreUnusable
 from remuda.core.ids import FrontendId
-from remuda.fleet.fleet import Standing
-from remuda.fleet.intake import HeartbeatIntake
-from remuda.fleet.listener import Listener
+from remuda.fleet.health import Standing
+from remuda.fleet.heartbeats import HeartbeatIntake, Listener
 from remuda.fleet.registry import Registry
 from tests.sim.gateway import Answer, Call, answer
 from tests.sim.store import StoreOfFrontend

@@ -11,7 +11,7 @@ from remuda.core import limits
 from remuda.core.errors import StoreUnusable
 from remuda.core.ids import FrontendId, NodeId
 from remuda.fleet.admission import Beat, HeartbeatOutcome
-from remuda.fleet.fleet import Fleet
+from remuda.fleet.health import Fleet
 from remuda.fleet.model import CommandProbe, Dial, HistoryEntry, Node
 from remuda.fleet.ports import Note
 from remuda.fleet.registration import Decision, Supersede

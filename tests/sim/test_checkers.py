@@ -10,9 +10,7 @@ import pytest
 from remuda.core.ids import NodeId
 from remuda.fleet import admission, identity, registration
 from remuda.fleet.admission import AdmissionPolicy, Beat, HeartbeatOutcome
-from remuda.fleet.fleet import Standing
-from remuda.fleet.health import NodeStatus, Reachability
-from remuda.fleet.liveness import ListeningPeriods
+from remuda.fleet.health import ListeningPeriods, NodeStatus, Reachability, Standing
 from remuda.fleet.model import Candidate, Node, StoredReport
 from remuda.fleet.ports import Note
 from remuda.fleet.registration import Decision, Desk, Supersede
@@ -99,7 +97,7 @@ class Break:
 
 BREAKS = {
     "time in which nobody listened counts": Break(
-        "remuda.fleet.liveness.ListeningPeriods.silence",
+        "remuda.fleet.health.ListeningPeriods.silence",
         silence_on_the_wall_clock,
         "silence_was_listened_to",
         first_seed=1,
@@ -108,10 +106,10 @@ BREAKS = {
         "remuda.store.liveness._follow_clock", lambda connection, now: None, "settles_in_time", first_seed=288
     ),
     "nobody is ever gone": Break(
-        "remuda.fleet.fleet.judge", lambda *_: Reachability.UP, "settles_in_time", first_seed=4
+        "remuda.fleet.health.judge", lambda *_: Reachability.UP, "settles_in_time", first_seed=4
     ),
     "the status forgets approval": Break(
-        "remuda.fleet.fleet.wire_status", status_of_the_heard, "unapproved_is_pending"
+        "remuda.fleet.health.wire_status", status_of_the_heard, "unapproved_is_pending"
     ),
     "frontends keep what they once concluded": Break(
         "remuda.fleet.registry.Registry.standings", kept_verdicts, "frontends_agree"

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 
 from remuda.core.ids import NodeId
-from remuda.fleet.fleet import Standing
-from remuda.fleet.health import NodeStatus, Reachability, Thresholds
+from remuda.fleet.health import NodeStatus, Reachability, Standing, Thresholds
 from tests.sim.ledger import Ledger
 from tests.sim.trace import Trace
 

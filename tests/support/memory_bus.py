@@ -14,8 +14,7 @@ from pydantic import BaseModel, Field
 
 from remuda.bus.auth import Login, Servers, UserJwt
 from remuda.bus.link import Link, Publish
-from remuda.bus.messages import Incoming
-from remuda.bus.subscriptions import Receiver
+from remuda.bus.messages import Incoming, Receiver
 from remuda.core.clock import Clock
 from remuda.core.errors import BusRefused, BusUnusable
 from remuda.core.events import Notifier

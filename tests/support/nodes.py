@@ -8,9 +8,8 @@ from remuda.core.ids import BootId, MachineId, NodeId
 from remuda.fleet.admission import AdmissionPolicy as Policy
 from remuda.fleet.admission import Beat, admit
 from remuda.fleet.health import Thresholds
-from remuda.fleet.identity import Caller
+from remuda.fleet.identity import Caller, NodeTokens
 from remuda.fleet.model import Candidate, Node, NodeType, Resources, StoredReport
-from remuda.fleet.tokens import NodeTokens
 
 NOON = datetime(2026, 6, 1, 12, 0, tzinfo=UTC)
 THRESHOLDS = Thresholds(timedelta(seconds=30), timedelta(seconds=60))

@@ -14,7 +14,7 @@ from remuda.core.clock import Clock
 from remuda.core.entropy import SeededEntropy
 from remuda.core.ids import BootId, FrontendId, NodeId
 from remuda.fleet.admission import admit, readmit
-from remuda.fleet.fleet import Standing
+from remuda.fleet.health import Standing
 from remuda.fleet.ports import KnownName
 from remuda.fleet.registration import Admit
 from remuda.ops.broadcast import ChangeSignal

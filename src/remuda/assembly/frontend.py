@@ -32,11 +32,10 @@ from remuda.core.errors import Conflict, Misconfigured, RemudaError
 from remuda.core.ids import FrontendId, MachineId
 from remuda.fleet.admission import AdmissionPolicy
 from remuda.fleet.health import Thresholds
-from remuda.fleet.intake import HeartbeatIntake
-from remuda.fleet.listener import Listener
+from remuda.fleet.heartbeats import HeartbeatIntake, Listener
+from remuda.fleet.identity import NodeTokens
 from remuda.fleet.ports import FleetStore
 from remuda.fleet.registry import Registry
-from remuda.fleet.tokens import NodeTokens
 from remuda.gateway.app import application
 from remuda.gateway.dialer import Dialer
 from remuda.gateway.metrics import Metrics

@@ -18,7 +18,7 @@ from remuda.core.clock import Clock
 from remuda.core.entropy import Entropy
 from remuda.core.errors import Forbidden, Invalid, NotFound, RemudaError, Unauthorized
 from remuda.core.ids import FrontendId
-from remuda.fleet.fleet import Standing
+from remuda.fleet.health import Standing
 from remuda.gallery.fetch import open_fetcher
 from remuda.gallery.model import Gallery
 from remuda.gallery.sources import Cache, FailureLog, GalleryView, Sources

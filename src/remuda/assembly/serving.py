@@ -13,9 +13,9 @@ from remuda.assembly.operations import FrontendParts, Workshop
 from remuda.assembly.running import background
 from remuda.assembly.settings import FrontendSettings
 from remuda.core.ids import MachineId
+from remuda.fleet.identity import NodeTokens
 from remuda.fleet.ports import FleetStore
 from remuda.fleet.registry import Registry
-from remuda.fleet.tokens import NodeTokens
 from remuda.gateway.openai.client_response import Running
 from remuda.gateway.openai.request_records import InferenceFigures
 from remuda.gateway.services import Inference, Serving

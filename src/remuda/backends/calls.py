@@ -1,12 +1,14 @@
-"""From backend.proto to the methods of one backend: which calls it takes, and what surrounds each of them. A
-backend is a plain class with methods named like the calls; what it does not define is UNIMPLEMENTED.
+"""From backend.proto to the methods of one backend: which calls it takes, what surrounds each of them, how
+one is refused, and the free `key:value` texts of ModelOptions.Options, read as LocalAI's backends read
+them. A backend is a plain class with methods named like the calls; what it does not define is
+UNIMPLEMENTED.
 
 A call meant for another model is refused: a worker may give the port of a stopped process to the next one
 while a frontend still knows the old owner.
 """
 
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from contextlib import aclosing, asynccontextmanager
 from typing import Any, TypeAlias
 
@@ -17,8 +19,53 @@ from google.protobuf.descriptor import MethodDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
-from remuda.backends.refusal import ModelNotLoaded, Refused
 from remuda.rpc import backend_pb2 as pb
+
+
+class Refused(Exception):
+    """The call ends with this status; `message` is for the caller, and `metadata` for its program."""
+
+    def __init__(
+        self, code: grpc.StatusCode, message: str, metadata: tuple[tuple[str, str], ...] = ()
+    ) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.metadata = metadata
+
+
+class ModelNotLoaded(Refused):
+    """Frontends know these words, and load the model before they ask again."""
+
+    def __init__(self, why: str = "") -> None:
+        message = f"model not loaded: {why}" if why else "model not loaded"
+        super().__init__(grpc.StatusCode.FAILED_PRECONDITION, message)
+
+
+OptionValue = bool | int | float | str
+
+
+def parse_options(texts: Iterable[str]) -> Mapping[str, OptionValue]:
+    """The options by key, their values as `option_value` understands them."""
+    return {key: option_value(text) for key, text in split_options(texts).items()}
+
+
+def split_options(texts: Iterable[str]) -> Mapping[str, str]:
+    """Each text split at its first colon; those without are left out, of equal keys the last counts."""
+    pairs = (text.partition(":") for text in texts)
+    return {key.strip(): value.strip() for key, colon, value in pairs if colon}
+
+
+def option_value(text: str) -> OptionValue:
+    """A truth value, else a whole number, else a number, else the text as it is."""
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    for number in (int, float):
+        try:
+            return number(text)
+        except ValueError:
+            continue
+    return text
 
 
 class LoadedModel:

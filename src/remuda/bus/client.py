@@ -17,6 +17,7 @@ import structlog
 from remuda.bus.auth import Anonymous, AuthSource, TlsFiles, parse_servers
 from remuda.bus.link import Link, MakeLink
 from remuda.bus.messages import (
+    QUEUE_LIMIT,
     BusUnreached,
     Connected,
     Connecting,
@@ -24,12 +25,14 @@ from remuda.bus.messages import (
     Handler,
     Incoming,
     NoResponders,
+    Receiver,
     RequestTimedOut,
     State,
+    Subscription,
     Taker,
+    Tap,
 )
 from remuda.bus.nats import NatsLink
-from remuda.bus.subscriptions import QUEUE_LIMIT, Receiver, Subscription, Tap
 from remuda.core.clock import Clock
 from remuda.core.entropy import Entropy
 from remuda.core.errors import BusUnusable, RemudaError

@@ -9,7 +9,7 @@ from typing import Protocol
 import anyio
 
 from remuda.bus.auth import Login, Servers
-from remuda.bus.subscriptions import Receiver
+from remuda.bus.messages import Receiver
 
 Publish = Callable[[str, bytes], Awaitable[None]]
 

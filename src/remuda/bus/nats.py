@@ -26,8 +26,7 @@ from nats.aio.transport import TcpTransport
 from remuda.bus.auth import Anonymous, Login, Servers, Token, UserJwt, UserPassword
 from remuda.bus.credentials import signature
 from remuda.bus.link import Publish
-from remuda.bus.messages import BusUnreached, Incoming
-from remuda.bus.subscriptions import Receiver
+from remuda.bus.messages import BusUnreached, Incoming, Receiver
 from remuda.core.bus_reach import UnreachedBus
 from remuda.core.errors import BusRefused, BusUnusable, Invalid, TooLarge
 

@@ -8,7 +8,7 @@ from remuda import __version__
 from remuda.assembly.addresses import known_by_name_only
 from remuda.assembly.frontend import RunningFrontend
 from remuda.assembly.settings import FrontendSettings
-from remuda.fleet.fleet import Standing
+from remuda.fleet.health import Standing
 from remuda.fleet.model import Resources
 from remuda.host.join_script import join_line, uvx_line
 from remuda.host.wheel import own_wheel_name

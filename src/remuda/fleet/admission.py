@@ -9,7 +9,6 @@ from typing import TypedDict
 from remuda.core import limits
 from remuda.core.errors import Conflict, Invalid, NotFound
 from remuda.core.ids import BootId, MachineId, NodeId
-from remuda.fleet.budget import ceiling
 from remuda.fleet.identity import Caller, may_speak
 from remuda.fleet.model import (
     RESERVED_PREFIX,
@@ -23,6 +22,7 @@ from remuda.fleet.model import (
     StoredReport,
     auto_labels,
     merged_labels,
+    vram_ceiling,
 )
 
 
@@ -283,7 +283,7 @@ def without_label(node: Node, key: str) -> Node:
 def with_budget_override(node: Node, budget: str | None) -> Node:
     """An admin's budget, empty for *no cap*; None goes back to what the worker was configured with."""
     if budget is not None:
-        ceiling(budget, node.resources.total_vram)  # Raises Invalid, naming the accepted forms.
+        vram_ceiling(budget, node.resources.total_vram)  # Raises Invalid, naming the accepted forms.
     return replace(node, vram_budget_override=budget)
 
 

@@ -13,8 +13,7 @@ from anyio.abc import TaskStatus
 from remuda.core import limits
 from remuda.core.errors import RemudaError
 from remuda.core.ids import BootId, FrontendId, NodeId
-from remuda.fleet.fleet import Standing
-from remuda.fleet.health import Reachability, Thresholds
+from remuda.fleet.health import Reachability, Standing, Thresholds
 from remuda.fleet.model import CommandProbe, Node, NodeType
 from remuda.fleet.ports import FleetStore
 

@@ -1,12 +1,54 @@
-"""A node's health: reachability, wire status and the reasons, from the stored facts. Pure."""
+"""How nodes are: how long each has been silent, its health (reachability, wire status and the reasons) from
+the stored facts, and the fleet as it was at one instant, a snapshot that carries its own `now`. Pure.
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import timedelta
+Only time in which some frontend could have heard a node counts as its silence: while store or bus are down,
+or no frontend runs, no node's silence grows.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from enum import StrEnum
 
+from remuda.core.ids import NodeId
 from remuda.core.shell_quoting import pasted
-from remuda.fleet.model import BusTroubleKind, CommandProbe, Node
+from remuda.fleet.model import BusTroubleKind, CommandProbe, Dial, Node
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ListeningPeriod:
+    """One frontend heard the fleet from `since` until `until`, without a gap."""
+
+    since: datetime
+    until: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class ListeningPeriods:
+    """The times at which at least one frontend was listening, merged and in order."""
+
+    spans: tuple[ListeningPeriod, ...] = ()
+
+    @staticmethod
+    def of(spans: Iterable[ListeningPeriod]) -> "ListeningPeriods":
+        merged: list[ListeningPeriod] = []
+        for span in sorted(spans):
+            if merged and span.since <= merged[-1].until:
+                merged[-1] = ListeningPeriod(merged[-1].since, max(merged[-1].until, span.until))
+            else:
+                merged.append(span)
+        return ListeningPeriods(tuple(merged))
+
+    def silence(self, last_heard: datetime, now: datetime) -> timedelta:
+        """Time spent listening since `last_heard`. Where the clock was set back, spans may reach beyond
+        `now`: what lies there was before, and says nothing about a heartbeat that came since."""
+        total = timedelta()
+        for span in reversed(self.spans):
+            if span.until <= last_heard:
+                break
+            heard = min(span.until, now) - max(span.since, last_heard)
+            total += max(heard, timedelta())
+        return total
 
 
 class Reachability(StrEnum):
@@ -127,3 +169,94 @@ def _departed(node: Node) -> str:
     if node.left:
         return f"left the fleet; remove it with: remuda nodes remove {pasted(node.name)}"
     return f"its worker was stopped; {_START_AGAIN[bool(node.version)]}"
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """A node and what is concluded about it."""
+
+    node: Node
+    reachability: Reachability
+    status: NodeStatus
+    silence: timedelta
+    reasons: tuple[str, ...]
+    unreached: Mapping[str, str] = field(default_factory=dict)  # Why, by each frontend that cannot dial it.
+    uncommandable: str = ""  # Why commands cannot reach its worker; empty: they can, as far as is known.
+    heard_ago: timedelta = timedelta()  # Whether or not a frontend listened meanwhile.
+    stopped: str = ""  # Why its worker must have stopped, as any frontend found; empty: none did.
+
+    @property
+    def heartbeat_ago(self) -> timedelta:
+        """Since it last told what runs there. A worker that is cut off from the bus is heard without that."""
+        return self.heard_ago + (self.node.last_heard - self.node.last_heartbeat)
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    now: datetime
+    listening: ListeningPeriods
+    nodes: Sequence[Node]
+    dials: Mapping[NodeId, Sequence[Dial]] = field(default_factory=dict)
+    probes: Mapping[NodeId, Sequence[CommandProbe]] = field(default_factory=dict)
+
+    def standing(self, node: Node, thresholds: Thresholds) -> Standing:
+        silence = self.listening.silence(node.last_heard, self.now)
+        # A worker that is not there has no subscription: probes tell something only while it is heard.
+        probes = self.probes.get(node.id, ()) if silence < thresholds.unhealthy_after else ()
+        cut_off = uncommandable(node, probes)
+        reachability = judge(node, silence, thresholds, cut_off)
+        why = reasons(node, reachability, silence, cut_off)
+        unreached, stopped = dict[str, str](), ""
+        if reachability in (Reachability.UP, Reachability.SILENT):
+            unheard = silence >= thresholds.unhealthy_after
+            dials = self.dials.get(node.id, ())
+            ended = {dial.frontend for dial in dials if dial.problem and (unheard or dial.bus_closed)}
+            unreached = {
+                dial.frontend: _ended(node, dial) if dial.frontend in ended else _unreachable(node, dial)
+                for dial in dials
+                if dial.problem
+            }
+            stopped = _stopped(dials, ended, unreached)
+            # A worker that has stopped comes first: it explains the rest.
+            why = (*(unreached[frontend] for frontend in unreached if frontend in ended), *why)
+        status = wire_status(node, reachability)
+        return Standing(
+            node,
+            reachability,
+            status,
+            silence,
+            tuple(dict.fromkeys((*why, *unreached.values()))),
+            unreached,
+            cut_off,
+            self.now - node.last_heard,
+            stopped,
+        )
+
+    def standings(self, thresholds: Thresholds) -> list[Standing]:
+        return [self.standing(node, thresholds) for node in sorted(self.nodes, key=lambda n: n.name)]
+
+
+def _stopped(dials: Sequence[Dial], ended: Collection[str], unreached: Mapping[str, str]) -> str:
+    """What the frontend says that found its worker stopped; empty if another has reached it since."""
+    found = [dial for dial in dials if dial.frontend in ended]
+    answered = max((dial.checked_at for dial in dials if not dial.problem), default=None)
+    if not found:
+        return ""
+    latest = max(found, key=lambda dial: (dial.checked_at, dial.frontend))
+    return "" if answered is not None and answered > latest.checked_at else unreached[latest.frontend]
+
+
+def _ended(node: Node, dial: Dial) -> str:
+    """It has missed heartbeats as well, or left the bus: its port is not what is wrong."""
+    return (
+        "its worker has stopped, or its machine is off: start it again on that machine "
+        f"({node.http_address}: {dial.problem})"
+    )
+
+
+def _unreachable(node: Node, dial: Dial) -> str:
+    setting = node.setting("--advertise-http-addr", "LOCALAI_ADVERTISE_HTTP_ADDR")
+    return (
+        f"registered, but {node.http_address} cannot be reached from the frontend ({dial.problem}); "
+        f"open that port there, or set {setting} on the worker"
+    )

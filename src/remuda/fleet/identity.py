@@ -1,16 +1,19 @@
-"""How a node is recognised, at its registration and at each later call. Pure.
+"""How a node is recognised, at its registration and at each later call; and tokens that are derived rather
+than stored: each node's own for its HTTP server and its gRPC backends, and invites. Pure.
 
-A machine id names a machine and proves nothing: it is no secret. What proves is a secret of our worker or an
-invite's token, of which only hashes are kept; a peer that has neither is recognised by its addresses.
+A machine id names a machine and proves nothing: it is no secret. What proves is a secret of our worker or
+an invite's token, of which only hashes are kept; a peer that has neither is recognised by its addresses.
+Every frontend on one database has the same key, and so derives the same tokens.
 """
 
 import hashlib
 import hmac
 import ipaddress
 from dataclasses import dataclass, field
+from typing import Final
 
 from remuda.core.errors import Unauthorized
-from remuda.fleet.model import Candidate, Identification, Node
+from remuda.fleet.model import Candidate, Identification, Invite, Node
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,3 +109,49 @@ def _hosts(address: str, http_address: str) -> frozenset[str]:
 
 def _same(given: str, kept: str) -> bool:
     return bool(kept) and hmac.compare_digest(given, kept)
+
+
+INVITE_PREFIX: Final = "rmi_"
+"""What invites begin with, so that other text is refused without a look at the store."""
+
+_HTTP, _GRPC, _INVITE = "worker-http", "worker-grpc", "invite"
+
+
+@dataclass(frozen=True, slots=True)
+class DerivedTokens:
+    """What opens a worker: `http` its HTTP server, `grpc` its gRPC backends."""
+
+    http: str = field(repr=False)
+    grpc: str = field(repr=False)
+
+
+class NodeTokens:
+    def __init__(self, key: str, shared: str) -> None:
+        """`shared` is the registration token; empty where the fleet has none."""
+        self._key = key.encode()
+        self._shared = shared
+
+    def of(self, node: Node) -> DerivedTokens:
+        """What to present to this node: its own tokens, its invite, or else what all workers share."""
+        if node.invite:  # Even a withdrawn one: that node was never told the shared token.
+            invite = self.invite(node.name, node.invite)
+            return DerivedTokens(invite, invite)
+        if node.identified_by is Identification.SECRET:
+            return DerivedTokens(self._derived(_HTTP, node.id), self._derived(_GRPC, node.id))
+        return DerivedTokens(self._shared, self._shared)
+
+    def invite(self, name: str, nonce: str) -> str:
+        """The registration token of this invite."""
+        return f"{INVITE_PREFIX}{nonce}.{self._derived(_INVITE, f'{nonce}/{name}')}"
+
+    def invited(self, name: str, token: str) -> Invite | None:
+        """The invite that this token is, if it is one to this name."""
+        nonce, _, _ = token.removeprefix(INVITE_PREFIX).partition(".")
+        if not token.startswith(INVITE_PREFIX):
+            return None
+        if not hmac.compare_digest(token.encode(), self.invite(name, nonce).encode()):
+            return None
+        return Invite(nonce, hash_of(token.encode()))
+
+    def _derived(self, purpose: str, of: str) -> str:
+        return hmac.digest(self._key, f"{purpose}/{of}".encode(), "sha256").hex()

@@ -7,7 +7,7 @@ import structlog
 
 from remuda.core.errors import Rejected
 from remuda.core.ids import NodeId
-from remuda.fleet.fleet import Standing
+from remuda.fleet.health import Standing
 from remuda.fleet.identity import is_its_own
 from remuda.fleet.model import Node, StoredReport
 from remuda.fleet.verdicts import BackendInventory, ObservedNode

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from remuda.core.ids import FrontendId, NodeId
 from remuda.fleet.admission import Beat, HeartbeatOutcome
-from remuda.fleet.fleet import Fleet
+from remuda.fleet.health import Fleet
 from remuda.fleet.model import CommandProbe, Dial, HistoryEntry, Node, NodeType
 from remuda.fleet.registration import Decision, Pending, Supersede
 

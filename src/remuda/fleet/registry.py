@@ -16,14 +16,12 @@ from remuda.core.errors import BusUnusable, NodeRemoved, NotFound, RemudaError, 
 from remuda.core.ids import BootId, NodeId
 from remuda.fleet import admission
 from remuda.fleet.admission import AdmissionPolicy, Beat
-from remuda.fleet.fleet import Fleet, Standing
-from remuda.fleet.health import Thresholds
-from remuda.fleet.identity import Caller, proven
-from remuda.fleet.intake import HeartbeatIntake
+from remuda.fleet.health import Fleet, Standing, Thresholds
+from remuda.fleet.heartbeats import HeartbeatIntake
+from remuda.fleet.identity import Caller, DerivedTokens, NodeTokens, proven
 from remuda.fleet.model import Candidate, HistoryEntry, Identification, Node, StoredBusTrouble
 from remuda.fleet.ports import BusCredentials, CredentialIssuer, FleetStore, KnownName, Note, StopSender
 from remuda.fleet.registration import Admit, Decision, Desk, Hold, Refuse, Supersede, receive, succeeded
-from remuda.fleet.tokens import DerivedTokens, NodeTokens
 
 LookUp = Callable[[NodeId], Awaitable[Node]]
 """The node of this id; NotFound."""

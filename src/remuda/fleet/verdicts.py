@@ -10,8 +10,7 @@ from typing import Final
 
 from remuda.core.ids import BootId, NodeId
 from remuda.core.shell_quoting import pasted
-from remuda.fleet.fleet import Standing
-from remuda.fleet.health import NodeStatus, Reachability
+from remuda.fleet.health import NodeStatus, Reachability, Standing
 from remuda.fleet.model import Node, NodeType
 from remuda.wire.nodes import InstalledArtifact, Report
 

@@ -14,8 +14,7 @@ from remuda.core import limits
 from remuda.core.errors import RemudaError
 from remuda.core.ids import BootId, FrontendId, NodeId
 from remuda.core.reach import host_and_port
-from remuda.fleet.fleet import Standing
-from remuda.fleet.health import Reachability, Thresholds
+from remuda.fleet.health import Reachability, Standing, Thresholds
 from remuda.fleet.model import Dial, Node, NodeType
 from remuda.fleet.ports import FleetStore
 from remuda.host.dialing import connected

@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from remuda.accounts.keys import ApiKey, KeyScope
 from remuda.core.errors import Forbidden, RemudaError, Unauthorized
 from remuda.fleet import identity
-from remuda.fleet.tokens import INVITE_PREFIX
+from remuda.fleet.identity import INVITE_PREFIX
 from remuda.gateway.messages import refusal
 from remuda.gateway.services import Access, Services, Svc
 from remuda.wire.nodes import SECRET_PREFIX, TOKEN_MISSING, TOKEN_WRONG, TokenError

@@ -5,8 +5,7 @@ from collections.abc import Iterable, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from remuda.fleet.fleet import Standing
-from remuda.fleet.health import NodeStatus
+from remuda.fleet.health import NodeStatus, Standing
 from remuda.ops.model import Kind, Operation, State
 
 _LATENCIES_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)

@@ -6,8 +6,7 @@ from typing import Final
 
 from remuda.core import limits
 from remuda.core.ids import ReplicaKey
-from remuda.fleet.fleet import Standing
-from remuda.fleet.health import Reachability
+from remuda.fleet.health import Reachability, Standing
 from remuda.gateway.services import Services, Serving
 from remuda.models.memory import known_context
 from remuda.router.loading import LoadStatus

@@ -11,8 +11,7 @@ from remuda.core.entropy import Entropy
 from remuda.core.errors import Invalid
 from remuda.core.ids import BootId, MachineId, NodeId
 from remuda.fleet.admission import Beat
-from remuda.fleet.budget import node_ceiling, usable_vram
-from remuda.fleet.fleet import Standing
+from remuda.fleet.health import Standing
 from remuda.fleet.identity import Caller, hash_of
 from remuda.fleet.model import (
     BusTroubleKind,
@@ -24,6 +23,8 @@ from remuda.fleet.model import (
     Resources,
     StoredBusTrouble,
     StoredReport,
+    node_vram_ceiling,
+    usable_vram,
 )
 from remuda.wire.codec import encode
 from remuda.wire.nodes import BusTrouble as WorkerBusTrouble
@@ -153,7 +154,7 @@ def node_view(standing: Standing) -> NodeView:
         gpu_compute_capability=resources.gpu_compute_capability,
         capability=resources.capability,
         vram_budget=node.effective_budget,
-        vram_budget_bytes=node_ceiling(node) or 0,
+        vram_budget_bytes=node_vram_ceiling(node) or 0,
         max_replicas_per_model=node.effective_max_replicas,
         max_replicas_per_model_manually_set=node.max_replicas_override is not None,
         vram_budget_manually_set=node.vram_budget_override is not None,

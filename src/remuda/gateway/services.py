@@ -12,8 +12,8 @@ from remuda.accounts.keys import KeyRing
 from remuda.core import limits
 from remuda.core.entropy import Entropy
 from remuda.core.ids import NodeId, ReplicaKey
+from remuda.fleet.identity import NodeTokens
 from remuda.fleet.registry import Registry
-from remuda.fleet.tokens import NodeTokens
 from remuda.gateway.metrics import Metrics
 from remuda.gateway.node_logs import NodeLogs
 from remuda.gateway.openai.client_response import Running

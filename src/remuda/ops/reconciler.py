@@ -14,7 +14,7 @@ from remuda.core.clock import Clock
 from remuda.core.entropy import Entropy
 from remuda.core.errors import RemudaError
 from remuda.core.ids import FrontendId, NodeId
-from remuda.fleet.fleet import Standing
+from remuda.fleet.health import Standing
 from remuda.fleet.node_views import ObservedNodes
 from remuda.fleet.verdicts import ObservedNode
 from remuda.ops import planning

@@ -9,7 +9,7 @@ from difflib import get_close_matches
 
 from remuda.core.errors import Conflict, Invalid, NotFound
 from remuda.core.ids import BootId, NodeId
-from remuda.fleet.fleet import Standing
+from remuda.fleet.health import Standing
 from remuda.fleet.model import labels_match
 from remuda.fleet.verdicts import ObservedNode, installed, is_counted, is_localai, why_no_target
 from remuda.gallery.model import Found

@@ -14,7 +14,7 @@ from remuda.core.clock import Clock
 from remuda.core.entropy import Entropy
 from remuda.core.errors import Conflict, Invalid, NotFound, Rejected
 from remuda.core.ids import NodeId
-from remuda.fleet.fleet import Standing
+from remuda.fleet.health import Standing
 from remuda.fleet.node_views import ObservedNodes
 from remuda.fleet.verdicts import BackendInventory, ObservedNode
 from remuda.gallery.model import Reading, galleries_to_json

@@ -20,9 +20,9 @@ from remuda.core.clock import Clock
 from remuda.core.errors import RemudaError
 from remuda.core.events import AutoResetEvent, Notifier
 from remuda.core.ids import FrontendId, NodeId, ReplicaKey
-from remuda.fleet.fleet import Standing
+from remuda.fleet.health import Standing
+from remuda.fleet.identity import NodeTokens
 from remuda.fleet.node_views import ObservedNodes
-from remuda.fleet.tokens import NodeTokens
 from remuda.fleet.verdicts import ObservedNode
 from remuda.inference.model import ReplicaEndpoint
 from remuda.models.memory import effective_context

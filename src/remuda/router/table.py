@@ -14,9 +14,8 @@ from typing import Final
 
 from remuda.core.ids import NodeId, ReplicaKey
 from remuda.fleet.health import Reachability
-from remuda.fleet.identity import is_its_own
+from remuda.fleet.identity import NodeTokens, is_its_own
 from remuda.fleet.model import labels_match
-from remuda.fleet.tokens import NodeTokens
 from remuda.fleet.verdicts import ObservedNode, takes_requests
 from remuda.inference.model import ReplicaEndpoint
 from remuda.models.config import ModelConfig

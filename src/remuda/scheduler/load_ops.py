@@ -7,7 +7,7 @@ from typing import Final
 from remuda.core.clock import Clock
 from remuda.core.entropy import Entropy
 from remuda.core.ids import NodeId
-from remuda.fleet.fleet import Standing
+from remuda.fleet.health import Standing
 from remuda.ops.model import Goal, Kind, Operation, OpId, ReplicaTarget, RollOut, Source, Step, UnloadReason
 from remuda.ops.ports import OpStore
 from remuda.scheduler.model import Replica

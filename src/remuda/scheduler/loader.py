@@ -17,11 +17,10 @@ from remuda.core import limits
 from remuda.core.errors import BackendFailed, Invalid, NodeUnreachable, Problem, RemudaError
 from remuda.core.ids import NodeId
 from remuda.core.reach import host_and_port
-from remuda.fleet.fleet import Standing
-from remuda.fleet.identity import is_its_own
+from remuda.fleet.health import Standing
+from remuda.fleet.identity import NodeTokens, is_its_own
 from remuda.fleet.model import Node
 from remuda.fleet.node_views import current_report
-from remuda.fleet.tokens import NodeTokens
 from remuda.fleet.verdicts import is_localai
 from remuda.models.config import ModelConfig
 from remuda.models.memory import effective_context

@@ -8,8 +8,8 @@ from enum import StrEnum
 from typing import Final
 
 from remuda.core.ids import BootId, NodeId, ReplicaKey
+from remuda.fleet.identity import NodeTokens
 from remuda.fleet.model import Node
-from remuda.fleet.tokens import NodeTokens
 from remuda.inference.model import ReplicaEndpoint
 from remuda.ops.model import OpId, UnloadReason
 from remuda.wire.nodes import CutOffFile

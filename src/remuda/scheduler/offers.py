@@ -17,10 +17,8 @@ from typing import Final
 from remuda.core import limits
 from remuda.core.errors import Invalid, RemudaError
 from remuda.core.ids import NodeId, ReplicaKey
-from remuda.fleet.budget import node_ceiling
-from remuda.fleet.fleet import Standing
-from remuda.fleet.health import Reachability
-from remuda.fleet.model import Node, Resources
+from remuda.fleet.health import Reachability, Standing
+from remuda.fleet.model import Node, Resources, node_vram_ceiling
 from remuda.fleet.verdicts import ObservedNode, installed, is_localai, why_no_replicas, why_no_target
 from remuda.gallery.model import GalleryEntry, Reading, galleries_to_json
 from remuda.gallery.resolve import preferred_tokens, uses_gpu
@@ -155,7 +153,7 @@ def offers(need: Need, fleet: PlacementFacts) -> list[NodeOffer]:
 def _offer(need: Need, view: ObservedNode, rows: Sequence[Replica], fleet: PlacementFacts) -> NodeOffer:
     node = view.standing.node
     figures = node.resources
-    ceiling = node_ceiling(node)
+    ceiling = node_vram_ceiling(node)
     unreached = view.standing.unreached.get(fleet.frontend, "")
     vram_free, ram_free = _free(node, ceiling, rows)
     leaving = sum(_leaves(row) and row.key.model == need.model for row in rows)

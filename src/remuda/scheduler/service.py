@@ -8,7 +8,7 @@ from typing import Final, Protocol
 from remuda.core.close_matches import did_you_mean
 from remuda.core.errors import Conflict, Invalid, NoCapacity, NotFound
 from remuda.core.ids import NodeId, ReplicaKey
-from remuda.fleet.fleet import Standing
+from remuda.fleet.health import Standing
 from remuda.fleet.model import Node
 from remuda.fleet.node_views import current_report
 from remuda.fleet.verdicts import is_up

@@ -18,7 +18,7 @@ from pydantic import BaseModel
 from remuda.core import limits
 from remuda.core.errors import BackendFailed, NodeUnreachable, RemudaError
 from remuda.core.ids import NodeId, ReplicaKey
-from remuda.fleet.fleet import Standing
+from remuda.fleet.health import Standing
 from remuda.fleet.node_views import current_report
 from remuda.fleet.verdicts import is_localai
 from remuda.inference.model import ReplicaEndpoint

@@ -13,7 +13,7 @@ from remuda.core.errors import Conflict, NotFound
 from remuda.core.ids import FrontendId, NodeId
 from remuda.fleet import admission
 from remuda.fleet.admission import Beat, HeartbeatOutcome
-from remuda.fleet.fleet import Fleet
+from remuda.fleet.health import Fleet
 from remuda.fleet.model import CommandProbe, Dial, HistoryEntry, Node
 from remuda.fleet.ports import KnownName, Note
 from remuda.fleet.registration import Admit, Decision, Hold, Refuse, Supersede, new_name_problem

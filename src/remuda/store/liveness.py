@@ -22,7 +22,7 @@ from sqlalchemy import (
 
 from remuda.core import limits
 from remuda.core.ids import FrontendId
-from remuda.fleet.liveness import ListeningPeriod, ListeningPeriods
+from remuda.fleet.health import ListeningPeriod, ListeningPeriods
 from remuda.store.schema import command_probes, hearing_spans, node_dials, nodes
 
 _GAP_MAX = timedelta(seconds=limits.HEARING_GAP_MAX_S)

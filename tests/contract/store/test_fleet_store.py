@@ -9,7 +9,7 @@ from sqlalchemy import Engine, event
 from remuda.core.errors import Conflict, NotFound
 from remuda.core.ids import BootId, FrontendId, NodeId
 from remuda.fleet.admission import HeartbeatOutcome, approve, with_admin_labels, without_label
-from remuda.fleet.fleet import Fleet
+from remuda.fleet.health import Fleet
 from remuda.fleet.model import (
     BusTroubleKind,
     CommandProbe,

@@ -18,14 +18,13 @@ import trustme
 from pydantic import SecretStr
 
 from remuda.assembly import addresses
-from remuda.assembly.backend_runtime import open_backend_runtimes
 from remuda.assembly.bus import BusPlanner
 from remuda.assembly.frontend import admission_policy, running_frontend
 from remuda.assembly.running import log_style
 from remuda.assembly.settings import FrontendSettings, UpSettings, WorkerSettings
 from remuda.assembly.settings.shared import registration_token
 from remuda.assembly.up import worker_environment
-from remuda.assembly.worker import _assemble, _config, _own_login
+from remuda.assembly.worker import _assemble, _config, _own_login, open_backend_runtimes
 from remuda.bus.credentials import ClusterKeys
 from remuda.core import durations
 from remuda.core.clock import SystemClock

@@ -15,8 +15,7 @@ from structlog.testing import capture_logs
 from remuda.assembly.running import Stop
 from remuda.assembly.settings import WorkerSettings
 from remuda.cli.worker import work
-from remuda.fleet.fleet import Standing
-from remuda.fleet.health import NodeStatus
+from remuda.fleet.health import NodeStatus, Standing
 from remuda.host.ports import free_port
 from remuda.worker.enrolment import WorkerPhase
 from tests.integration.worker.rig import NAME, OFTEN, running, wait_for_phase

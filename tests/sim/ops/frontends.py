@@ -8,7 +8,7 @@ from anyio.abc import TaskGroup
 
 from remuda.core.errors import BusUnusable, RemudaError
 from remuda.core.ids import FrontendId
-from remuda.fleet.fleet import Standing
+from remuda.fleet.health import Standing
 from remuda.ops.broadcast import ChangeSignal
 from remuda.ops.commander import BusCommander
 from remuda.ops.inventories import Inventories

@@ -9,8 +9,7 @@ import anyio
 
 from remuda.core import limits
 from remuda.core.ids import BootId, NodeId
-from remuda.fleet.fleet import Standing
-from remuda.fleet.health import Reachability, reasons, wire_status
+from remuda.fleet.health import Reachability, Standing, reasons, wire_status
 from remuda.fleet.model import Node
 from remuda.wire.nodes import Report
 from tests.sim.ops.workers import SimulatedWorker

@@ -11,8 +11,7 @@ from sqlalchemy import Connection
 
 from remuda.core.errors import NoCapacity
 from remuda.core.ids import ReplicaKey
-from remuda.fleet.fleet import Standing
-from remuda.fleet.health import Reachability
+from remuda.fleet.health import Reachability, Standing
 from remuda.fleet.verdicts import ObservedNode
 from remuda.ops.model import Step
 from remuda.router import table

@@ -3,8 +3,7 @@
 import grpc
 import pytest
 
-from remuda.backends.calls import LoadedModel
-from remuda.backends.refusal import ModelNotLoaded
+from remuda.backends.calls import LoadedModel, ModelNotLoaded
 from remuda.rpc import backend_pb2 as pb
 
 GUARDED = [

@@ -9,7 +9,7 @@ import pytest
 from remuda.bus.auth import Anonymous
 from remuda.bus.client import Bus
 from remuda.bus.link import Link, Publish
-from remuda.bus.subscriptions import Receiver
+from remuda.bus.messages import Receiver
 from remuda.core.clock import SystemClock
 from remuda.core.entropy import SystemEntropy
 from remuda.core.errors import BusUnusable

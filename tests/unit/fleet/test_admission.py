@@ -26,9 +26,7 @@ from remuda.fleet.admission import (
     without_label,
     worker_ended,
 )
-from remuda.fleet.fleet import Fleet
-from remuda.fleet.health import NodeStatus
-from remuda.fleet.liveness import ListeningPeriods
+from remuda.fleet.health import Fleet, ListeningPeriods, NodeStatus
 from remuda.fleet.model import Candidate, Label, LabelSource, Node, Resources, StoredBusTrouble, StoredReport
 from tests.support.nodes import CLOSED, NOON, OPEN, THRESHOLDS, beat, candidate, node
 

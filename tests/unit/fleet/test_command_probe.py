@@ -7,9 +7,7 @@ import pytest
 from remuda.core import limits
 from remuda.core.ids import BootId, FrontendId, NodeId
 from remuda.fleet.command_probe import CommandProber, LastProbe, ProbeReply, after_probe, due, not_subscribed
-from remuda.fleet.fleet import Fleet, Standing
-from remuda.fleet.health import NodeStatus
-from remuda.fleet.liveness import ListeningPeriod, ListeningPeriods
+from remuda.fleet.health import Fleet, ListeningPeriod, ListeningPeriods, NodeStatus, Standing
 from remuda.fleet.model import CommandProbe, Node, NodeType, StoredBusTrouble
 from tests.support.nodes import NOON, THRESHOLDS, node
 

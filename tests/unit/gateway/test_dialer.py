@@ -9,8 +9,7 @@ from anyio.abc import ByteStream, SocketAttribute
 
 from remuda.core import limits
 from remuda.core.ids import BootId
-from remuda.fleet.fleet import Fleet
-from remuda.fleet.liveness import ListeningPeriod, ListeningPeriods
+from remuda.fleet.health import Fleet, ListeningPeriod, ListeningPeriods
 from remuda.fleet.model import Dial, Node, NodeType, StoredBusTrouble
 from remuda.gateway.dialer import LastDial, after_dial, call, due, with_bus_closed
 from remuda.gateway.node_views import node_view

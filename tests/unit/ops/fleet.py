@@ -4,8 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from remuda.core.ids import BootId, NodeId
-from remuda.fleet.fleet import Fleet
-from remuda.fleet.liveness import ListeningPeriod, ListeningPeriods
+from remuda.fleet.health import Fleet, ListeningPeriod, ListeningPeriods
 from remuda.fleet.model import Label, LabelSource, Resources
 from remuda.fleet.node_views import ObservedNodes
 from remuda.fleet.verdicts import BackendInventory, ObservedNode

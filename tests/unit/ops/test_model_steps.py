@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from remuda.core.errors import Problem
 from remuda.core.ids import BootId, NodeId, ReplicaKey
-from remuda.fleet.fleet import Fleet
-from remuda.fleet.liveness import ListeningPeriod, ListeningPeriods
+from remuda.fleet.health import Fleet, ListeningPeriod, ListeningPeriods
 from remuda.fleet.verdicts import ObservedNode
 from remuda.ops import concurrency
 from remuda.ops.commander import Timeouts

@@ -8,8 +8,7 @@ import pytest
 
 from remuda.core import limits
 from remuda.core.ids import BootId, NodeId
-from remuda.fleet.fleet import Standing
-from remuda.fleet.health import NodeStatus, Reachability
+from remuda.fleet.health import NodeStatus, Reachability, Standing
 from remuda.fleet.verdicts import BackendInventory, ObservedNode
 from remuda.ops.model import Dispatch, Kind, Moment, Operation, OpId, RollOut, Stage, State, Step, Verb
 from remuda.ops.planning import PassPlan, Room, attempts_at_work, plan, telling, to_hold, unwanted

@@ -9,8 +9,7 @@ import pytest
 from remuda.core.entropy import SeededEntropy
 from remuda.core.errors import Problem, Unavailable
 from remuda.core.ids import BootId, FrontendId, NodeId
-from remuda.fleet.fleet import Standing
-from remuda.fleet.health import NodeStatus
+from remuda.fleet.health import NodeStatus, Standing
 from remuda.fleet.verdicts import ObservedNode
 from remuda.gallery.model import Gallery, Reading
 from remuda.gallery.sources import GalleryView

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from remuda.core.clock import SystemClock
 from remuda.core.errors import BusUnusable, StoreUnusable
 from remuda.core.ids import ReplicaKey
-from remuda.fleet.fleet import Standing
+from remuda.fleet.health import Standing
 from remuda.fleet.verdicts import ObservedNode
 from remuda.ops.ports import BusMessage
 from remuda.scheduler.model import Replica, Replicas, StoredModel

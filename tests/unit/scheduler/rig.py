@@ -10,8 +10,7 @@ import anyio
 from remuda.core.entropy import SeededEntropy
 from remuda.core.errors import BackendFailed, NodeUnreachable, Problem, RemudaError
 from remuda.core.ids import BootId, FrontendId, NodeId, ReplicaKey
-from remuda.fleet.fleet import Fleet, Standing
-from remuda.fleet.liveness import ListeningPeriod, ListeningPeriods
+from remuda.fleet.health import Fleet, ListeningPeriod, ListeningPeriods, Standing
 from remuda.fleet.model import Resources
 from remuda.fleet.node_views import ObservedNodes
 from remuda.fleet.verdicts import ObservedNode

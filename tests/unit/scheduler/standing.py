@@ -7,8 +7,7 @@ from types import MappingProxyType
 from typing import Any
 
 from remuda.core.ids import BootId, NodeId, ReplicaKey
-from remuda.fleet.fleet import Fleet, Standing
-from remuda.fleet.liveness import ListeningPeriod, ListeningPeriods
+from remuda.fleet.health import Fleet, ListeningPeriod, ListeningPeriods, Standing
 from remuda.fleet.model import Dial, Label, LabelSource, Node, Resources
 from remuda.fleet.verdicts import BackendInventory, ObservedNode
 from remuda.ops.model import OpId

@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from remuda.core.ids import BootId, ReplicaKey
-from remuda.fleet.fleet import Fleet
-from remuda.fleet.liveness import ListeningPeriod, ListeningPeriods
+from remuda.fleet.health import Fleet, ListeningPeriod, ListeningPeriods
 from remuda.fleet.model import Dial, NodeType, StoredBusTrouble
 from remuda.fleet.verdicts import ObservedNode
 from remuda.scheduler.model import FilesTold, NodeOffer, Placed, Replica, ReplicaState, Unplaceable

@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 
 from remuda.core import durations
 from remuda.core.errors import Invalid
-from remuda.fleet import budget
+from remuda.fleet.model import BUDGET_ACCEPTED, vram_ceiling
 from remuda.wire.nodes import NAME_BYTES_MAX
 
 _PORT_MAX = 65535
@@ -52,7 +52,7 @@ def _path(value: object) -> object:
 
 def _budget(value: str) -> str:
     try:
-        budget.ceiling(value, 0)
+        vram_ceiling(value, 0)
     except Invalid as error:
         raise ValueError(error.message) from None
     return value
@@ -113,7 +113,7 @@ PORT = "a port from 0 to 65535"
 NODE_NAME = f"up to {NAME_BYTES_MAX} bytes of text"
 HOST_PORT = "HOST:PORT"
 JSON = "a JSON list"
-BUDGET = budget.ACCEPTED
+BUDGET = BUDGET_ACCEPTED
 # What will use a setting that is accepted but has no effect yet.
 STORAGE = "model files in object storage"
 MODEL_GALLERIES = "galleries of models"

@@ -4,7 +4,7 @@ import os
 import sys
 
 from remuda.backends.echo.backend import EchoBackend
-from remuda.backends.echo.startup import begin
+from remuda.backends.echo.speech import begin
 from remuda.backends.serving import serve
 
 if __name__ == "__main__":

@@ -11,13 +11,11 @@ from dataclasses import asdict, dataclass
 import anyio
 import grpc
 
-from remuda.backends.calls import Backend, Context
+from remuda.backends.calls import Backend, Context, ModelNotLoaded, Refused, split_options
 from remuda.backends.echo import words
 from remuda.backends.echo.script import Script, is_failure, read_script
 from remuda.backends.echo.speech import die_by, pause, speak
 from remuda.backends.echo.words import EchoAnswer
-from remuda.backends.model_options import split_options
-from remuda.backends.refusal import ModelNotLoaded, Refused
 from remuda.rpc import backend_pb2 as pb
 
 

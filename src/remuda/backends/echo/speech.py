@@ -1,14 +1,19 @@
-"""Emits tokens at the scripted times, with the scripted faults between them."""
+"""Echo as its script wants it: start-up with the faults before the first call that the environment asks
+for, and tokens emitted at the scripted times, with the scripted faults between them.
+"""
 
 import os
 import signal
-from collections.abc import AsyncGenerator, Sequence
+import sys
+import threading
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from dataclasses import dataclass
 
 import anyio
 import grpc
 
+from remuda.backends.calls import Refused
 from remuda.backends.echo.script import Script
-from remuda.backends.refusal import Refused
 
 _GARBAGE = b"\xff\xc3\x28"  # No text in UTF-8, whatever follows.
 
@@ -47,3 +52,27 @@ def die_by(end: str) -> None:
     if end.isdigit():
         os._exit(int(end))
     os.kill(os.getpid(), signal.Signals[end])
+
+
+DELAY_VARIABLE = "ECHO_START_DELAY_MS"
+FAIL_VARIABLE = "ECHO_START_FAIL"
+SIGNAL_VARIABLE = "ECHO_START_SIGNAL"
+NEVER_READY_VARIABLE = "ECHO_NEVER_READY"
+
+
+@dataclass(frozen=True, slots=True)
+class Startup:
+    ready: bool  # Whether Health will ever say so.
+
+
+def begin(environ: Mapping[str, str]) -> Startup:
+    """Wait, fail or die as told; returns where the process may go on."""
+    if delay := environ.get(DELAY_VARIABLE):
+        if not delay.isdigit():
+            sys.exit(f"{DELAY_VARIABLE} is a whole number of milliseconds, not {delay!r}")
+        threading.Event().wait(int(delay) / 1000)
+    if reason := environ.get(FAIL_VARIABLE):
+        sys.exit(reason)
+    if name := environ.get(SIGNAL_VARIABLE):
+        die_by(name)
+    return Startup(ready=environ.get(NEVER_READY_VARIABLE, "").lower() not in ("true", "1"))

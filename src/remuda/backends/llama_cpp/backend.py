@@ -11,14 +11,13 @@ import anyio.lowlevel
 import grpc
 from anyio.abc import TaskStatus
 
-from remuda.backends.calls import Backend, Context
+from remuda.backends.calls import Backend, Context, Refused
 from remuda.backends.llama_cpp import answers, engine, replies
 from remuda.backends.llama_cpp.connection import EngineGone
 from remuda.backends.llama_cpp.engine import Engine, LoadFailed
 from remuda.backends.llama_cpp.forced_calls import CallReading
 from remuda.backends.llama_cpp.generation import BadRequest, plan_generation
 from remuda.backends.llama_cpp.load_options import plan_load
-from remuda.backends.refusal import Refused
 from remuda.core.entropy import Entropy
 from remuda.core.slices import Sliced
 from remuda.core.tasks import TaskOwner

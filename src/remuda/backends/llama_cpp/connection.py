@@ -12,8 +12,8 @@ import anyio
 import grpc
 import httptools
 
+from remuda.backends.calls import Refused
 from remuda.backends.llama_cpp import limits
-from remuda.backends.refusal import Refused
 from remuda.core.os_errors import os_reason
 from remuda.core.sse import SseEvent, SseParser, SseTooLarge
 

@@ -1,8 +1,11 @@
-"""The engine's process, from the parent's side: started with a model, called, and ended."""
+"""The engine's process, from the parent's side: started with a model, called, and ended; and why a load
+failed, found in what it logged.
+"""
 
 import json
 import logging
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -16,15 +19,37 @@ import anyio
 import anyio.abc
 import grpc
 
+from remuda.backends.calls import Refused
 from remuda.backends.llama_cpp import limits
 from remuda.backends.llama_cpp.answers import metrics_response
 from remuda.backends.llama_cpp.connection import EngineConnection, EngineGone, Json
-from remuda.backends.llama_cpp.load_log import reason_in
 from remuda.backends.llama_cpp.load_options import LoadPlan
 from remuda.backends.llama_cpp.watchdog import BusiestThread, StepLimit, Watchdog
-from remuda.backends.refusal import Refused
 from remuda.core.entropy import Entropy
 from remuda.rpc import backend_pb2 as pb
+
+_ERROR = re.compile(r"^[\d.]+ E +(?P<text>.*)$")
+_FATAL = re.compile(r"GGML_ASSERT|GGML_ABORT|terminate called|what\(\):|CUDA error|Error:")
+_ECHOES = ("failed to load model", "model loading error", "trying to fit params")
+_WRONG_HEADER = re.compile(r"invalid magic characters: .*")  # Followed by the first bytes of the file.
+_LINES_MAX = 5
+_LINE_LENGTH_MAX = 500
+
+
+def reason_in(log: str) -> str:
+    """The lines that tell most, joined, without those that only repeat that it failed; perhaps none."""
+    told: list[str] = []
+    for line in log.splitlines():
+        error = _ERROR.match(line)
+        text = " ".join((error["text"] if error else line).split())[:_LINE_LENGTH_MAX]
+        if (error and not _is_echo(text)) or _FATAL.search(text):
+            told.append(_WRONG_HEADER.sub("not a GGUF file (wrong header)", text))
+    return "; ".join(dict.fromkeys(told[-_LINES_MAX:]))
+
+
+def _is_echo(text: str) -> bool:
+    return any(echo in text for echo in _ECHOES) and "error loading model" not in text
+
 
 log = logging.getLogger(__name__)
 

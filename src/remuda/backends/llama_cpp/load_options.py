@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from remuda.backends.calls import OptionValue, parse_options
 from remuda.backends.llama_cpp import limits
-from remuda.backends.model_options import OptionValue, parse_options
 from remuda.rpc import backend_pb2 as pb
 
 # Settings are named as in xllamacpp's CommonParams, with dots for what is nested there.

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import anyio
 import grpc
 
+from remuda.backends.calls import ModelNotLoaded, Refused
 from remuda.backends.llama_cpp import limits
 from remuda.backends.llama_cpp.connection import EngineConnection, EngineGone
-from remuda.backends.refusal import ModelNotLoaded, Refused
 from remuda.rpc.metadata import BY_ONE_OF_SEVERAL, BY_THIS_CALL, ENGINE_ENDED
 
 _QUEUED_PATH = "/metrics"

@@ -6,8 +6,8 @@ from typing import Any
 import grpc
 import pytest
 
+from remuda.backends.calls import Refused
 from remuda.backends.llama_cpp.replies import chat_reply, completion_reply, whole
-from remuda.backends.refusal import Refused
 from remuda.rpc import backend_pb2 as pb
 
 TIMINGS = {"prompt_n": 3, "cache_n": 2, "prompt_ms": 1.5, "predicted_n": 2, "predicted_ms": 2.5}

@@ -7,10 +7,10 @@ import grpc
 import pytest
 from anyio.abc import SocketAttribute, SocketStream
 
+from remuda.backends.calls import Refused
 from remuda.backends.llama_cpp import limits
 from remuda.backends.llama_cpp.connection import EngineConnection, EngineGone
 from remuda.backends.llama_cpp.watchdog import StepLimit, Watchdog
-from remuda.backends.refusal import Refused
 
 pytestmark = pytest.mark.anyio
 

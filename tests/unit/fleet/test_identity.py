@@ -2,7 +2,7 @@
 
 from remuda.core.ids import NodeId
 from remuda.fleet.admission import without_invite
-from remuda.fleet.tokens import NodeTokens
+from remuda.fleet.identity import NodeTokens
 from tests.support.nodes import node
 
 TOKENS = NodeTokens("key", "shared")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from remuda.bus.credentials import ClusterKeys, revocations
-from remuda.bus.server_folder import ServerFolder
+from remuda.bus.server import ServerFolder
 from remuda.core.entropy import SeededEntropy
 from remuda.core.errors import Misconfigured
 from tests.support.clocks import HandClock

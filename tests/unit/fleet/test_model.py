@@ -5,8 +5,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remuda.core.errors import Invalid
-from remuda.fleet.budget import ceiling, node_ceiling, usable_vram
-from remuda.fleet.model import Resources, auto_labels, labels_match, merged_labels, vram_bucket
+from remuda.fleet.model import (
+    Resources,
+    auto_labels,
+    labels_match,
+    merged_labels,
+    node_vram_ceiling,
+    usable_vram,
+    vram_bucket,
+    vram_ceiling,
+)
 from tests.support.nodes import node
 
 GIB = 1 << 30
@@ -62,23 +70,23 @@ def test_a_selector_matches_only_if_every_pair_does() -> None:
     ],
 )
 def test_budget_forms(text: str, of_1000: int | None) -> None:
-    assert ceiling(text, 1000) == of_1000
+    assert vram_ceiling(text, 1000) == of_1000
 
 
 def test_decimal_and_binary_units_differ() -> None:
-    assert (ceiling("12GB", 1 << 40), ceiling("12GiB", 1 << 40)) == (12 * 10**9, 12 * GIB)
+    assert (vram_ceiling("12GB", 1 << 40), vram_ceiling("12GiB", 1 << 40)) == (12 * 10**9, 12 * GIB)
 
 
 @pytest.mark.parametrize("text", ["200%", "-5GB", "lots", "0%", "0", "1.5", "12 parsecs", "1e3", "nan", "٣%"])
 def test_absurd_budgets_are_refused_with_the_accepted_forms(text: str) -> None:
     with pytest.raises(Invalid, match="VRAM budget"):
-        ceiling(text, 1000)
+        vram_ceiling(text, 1000)
 
 
 @given(st.text(max_size=20), st.integers(0, 1 << 50))
 def test_any_text_gives_a_ceiling_within_the_total_or_a_refusal(text: str, total: int) -> None:
     try:
-        cap = ceiling(text, total)
+        cap = vram_ceiling(text, total)
     except Invalid:
         return
     assert cap is None or 0 <= cap <= total
@@ -87,8 +95,8 @@ def test_any_text_gives_a_ceiling_within_the_total_or_a_refusal(text: str, total
 def test_free_vram_is_capped_by_the_budget_and_the_total_stays_raw() -> None:
     capped = node(resources=Resources(total_vram=1000, available_vram=900), vram_budget="50%")
 
-    assert (usable_vram(capped), node_ceiling(capped), capped.resources.total_vram) == (500, 500, 1000)
+    assert (usable_vram(capped), node_vram_ceiling(capped), capped.resources.total_vram) == (500, 500, 1000)
 
 
 def test_a_workers_unreadable_budget_means_no_cap() -> None:
-    assert node_ceiling(node(vram_budget="much")) is None
+    assert node_vram_ceiling(node(vram_budget="much")) is None

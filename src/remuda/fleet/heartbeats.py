@@ -1,8 +1,13 @@
-"""Heartbeats, written in groups. While one group is being written the next one gathers, so that a
-thousand nodes cost a few transactions, and each sender still hears only what is durable."""
+"""Heartbeats: written in groups, and proof at intervals that this frontend can receive them: only such time
+counts as a node's silence. Logs each change of a node's status once.
 
-from collections.abc import Callable, Iterable
+While one group is being written the next one gathers, so that a thousand nodes cost a few transactions, and
+each sender still hears only what is durable.
+"""
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 
 import anyio
 import structlog
@@ -10,8 +15,9 @@ from anyio.abc import TaskStatus
 
 from remuda.core import limits
 from remuda.core.errors import NotFound, Rejected, RemudaError, Unauthorized, Unavailable
-from remuda.core.ids import NodeId
+from remuda.core.ids import FrontendId, NodeId
 from remuda.fleet.admission import Beat, HeartbeatOutcome
+from remuda.fleet.health import NodeStatus, Standing, Thresholds
 from remuda.fleet.identity import Caller
 from remuda.fleet.ports import FleetStore
 
@@ -137,3 +143,70 @@ def _refusal(heard: HeartbeatOutcome) -> RemudaError | None:
             return NotFound("node not found")
         case HeartbeatOutcome.UNPROVEN:
             return Unauthorized("this heartbeat is not authenticated as the node it names")
+
+
+class Listener:
+    """`bus_round_trip` raises a RemudaError while the bus does not answer."""
+
+    def __init__(
+        self,
+        frontend: FrontendId,
+        store: FleetStore,
+        bus_round_trip: Callable[[], Awaitable[None]],
+        thresholds: Thresholds,
+        observe: Callable[[Sequence[Standing]], None],
+    ) -> None:
+        self._frontend = frontend
+        self._store = store
+        self._bus_round_trip = bus_round_trip
+        self._thresholds = thresholds
+        self._observe = observe
+        self.store_trouble: RemudaError | None = None  # Why it could not be written when last tried.
+        self._deaf = True  # A new frontend heard nothing before it was there.
+        self._statuses: dict[NodeId, NodeStatus] = {}
+
+    @property
+    def every(self) -> timedelta:
+        """Often enough for the shortest silence that counts."""
+        return min(timedelta(seconds=limits.HEARING_EVERY_S), self._thresholds.unhealthy_after / 4)
+
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        await self.listen_once()
+        task_status.started()
+        while True:
+            await anyio.sleep(self.every.total_seconds())
+            await self.listen_once()
+
+    async def listen_once(self) -> None:
+        try:
+            await self._bus_round_trip()
+            await self._write()
+            fleet = await self._store.fleet()
+        except RemudaError as error:
+            if not self._deaf:
+                log.warning("hearing_lost", reason=error.message)
+            self._deaf = True
+            return
+        if self._deaf:
+            log.info("hearing_began")
+        self._deaf = False
+        standings = fleet.standings(self._thresholds)
+        self._say_changes(standings)
+        self._observe(standings)
+
+    async def _write(self) -> None:
+        """A database may answer questions and refuse every change: its disk is full, or it is read-only."""
+        try:
+            await self._store.listen(self._frontend, resumed=self._deaf)
+        except RemudaError as error:
+            self.store_trouble = error
+            raise
+        self.store_trouble = None
+
+    def _say_changes(self, standings: Sequence[Standing]) -> None:
+        for standing in standings:
+            node, status = standing.node, standing.status
+            before = self._statuses.get(node.id)
+            if before is not None and before is not status:
+                log.info("node_status_changed", node=node.name, was=before, now=status, why=standing.reasons)
+        self._statuses = {standing.node.id: standing.status for standing in standings}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from remuda.backends.model_options import OptionValue, option_value, parse_options, split_options
+from remuda.backends.calls import OptionValue, option_value, parse_options, split_options
 
 
 @pytest.mark.parametrize(

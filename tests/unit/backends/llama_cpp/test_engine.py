@@ -2,7 +2,7 @@
 
 import pytest
 
-from remuda.backends.llama_cpp.load_log import reason_in
+from remuda.backends.llama_cpp.engine import reason_in
 
 MISSING = """\
 0.00.001 E common_fit_params: encountered an error while trying to fit params to free device memory: failed

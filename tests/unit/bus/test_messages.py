@@ -3,8 +3,7 @@
 import anyio
 import pytest
 
-from remuda.bus.messages import Incoming
-from remuda.bus.subscriptions import Subscription
+from remuda.bus.messages import Incoming, Subscription
 
 pytestmark = pytest.mark.anyio
 

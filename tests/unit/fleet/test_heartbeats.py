@@ -8,8 +8,8 @@ import pytest
 from remuda.core.errors import Invalid, NotFound, RemudaError, StoreUnusable, Unauthorized, Unavailable
 from remuda.core.ids import BootId, NodeId
 from remuda.fleet.admission import Beat, HeartbeatOutcome
+from remuda.fleet.heartbeats import HeartbeatIntake
 from remuda.fleet.identity import Caller
-from remuda.fleet.intake import HeartbeatIntake
 from remuda.fleet.model import StoredReport
 from tests.support.nodes import beat
 
