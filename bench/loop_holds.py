@@ -18,9 +18,9 @@ from pydantic import JsonValue
 from starlette.datastructures import QueryParams
 
 from remuda.core import gbnf, limits
-from remuda.core.close_matches import near_names
 from remuda.core.errors import RemudaError
 from remuda.core.gbnf import check_grammar
+from remuda.core.hints import near_names
 from remuda.core.schema_shape import SchemaShape
 from remuda.core.slices import Sliced
 from remuda.fleet.model import Label, LabelSource, labels_match
@@ -28,7 +28,7 @@ from remuda.gateway.openai.parsing import ASKS
 from remuda.gateway.openai.rendering import embedding_list
 from remuda.inference import requests
 from remuda.inference.answers import Usage
-from remuda.inference.json_cost import CHEAP_BYTES_MAX, STEPS_MAX, check_json_cost
+from remuda.inference.large_bodies import CHEAP_BYTES_MAX, STEPS_MAX, check_json_cost
 from remuda.inference.model import InferenceCall, RequestKind
 from remuda.models.config import ModelConfig
 from remuda.models.grammar import ToolSpec, grammar_of_schema, grammar_of_tools

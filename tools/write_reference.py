@@ -11,7 +11,7 @@ import click
 from remuda.assembly.settings import CommonSettings, FrontendSettings, WorkerSettings
 from remuda.cli.exits import MEANINGS
 from remuda.cli.main import root
-from remuda.cli.setting_options import default_text, metavar
+from remuda.cli.options import default_text, metavar
 from remuda.core.settings import Described, described
 
 REFERENCE = Path(__file__).resolve().parent.parent / "docs" / "reference"

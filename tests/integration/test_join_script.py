@@ -14,9 +14,8 @@ import pytest
 import trustme
 
 import remuda
-from remuda.host.join_script import bare_machine_line, script
+from remuda.host.joining import bare_machine_line, own_wheel, pack, script
 from remuda.host.ports import free_port
-from remuda.host.wheel import own_wheel, pack
 from tests.support.bare_machine import bare_machine
 from tests.support.waiting import wait_until_blocking
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from remuda.host.wheel import own_wheel, own_wheel_name
+from remuda.host.joining import own_wheel, own_wheel_name
 
 
 @pytest.fixture(scope="module")

@@ -43,10 +43,10 @@ from remuda.gateway.node_logs import NodeLogs
 from remuda.gateway.proxies import TrustedProxies
 from remuda.gateway.server import serve
 from remuda.gateway.services import Access, Inference, Ops, Readiness, Services, Serving
-from remuda.host import join_script
+from remuda.host import joining
 from remuda.host.folder import DataFolder, stable_id, write_json
+from remuda.host.joining import own_wheel, own_wheel_name
 from remuda.host.ports import listen
-from remuda.host.wheel import own_wheel, own_wheel_name
 from remuda.ops.broadcast import ChangeSignal
 from remuda.store.accounts import SqlKeyStore, SqlSecretStore
 from remuda.store.database import Database, open_database
@@ -222,7 +222,7 @@ class _Build:
             readiness=partial(_readiness, database, bus, metrics, alone, ear),
             wheel=cache(own_wheel),
             join_lines=partial(_join_lines, settings, self._port, token),
-            join_script=join_script.script,
+            join_script=joining.script,
         )
 
     async def _forget_own_worker(self, registry: Registry) -> None:
@@ -322,8 +322,8 @@ def _join_lines(settings: FrontendSettings, port: int, token: SecretStr | None) 
     url, secret = addresses.public_url(settings, port), token.get_secret_value() if token else ""
     return JoinLines(
         url=url,
-        line=join_script.join_line(url, secret),
-        uvx_line=join_script.uvx_line(url, secret, own_wheel_name()),
+        line=joining.join_line(url, secret),
+        uvx_line=joining.uvx_line(url, secret, own_wheel_name()),
     )
 
 

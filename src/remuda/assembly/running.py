@@ -1,5 +1,8 @@
-"""How a process of ours runs: one event loop, signals that end it in order, tasks that end in reverse."""
+"""How a process of ours runs: its memory and environment closed to other programs of the same user, one
+event loop, signals that end it in order, tasks that end in reverse.
+"""
 
+import ctypes
 import gc
 import io
 import os
@@ -7,7 +10,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Literal, Protocol, TextIO, TypeVar
+from typing import Final, Literal, Protocol, TextIO, TypeVar
 
 import anyio
 import structlog
@@ -17,9 +20,24 @@ from remuda.assembly.settings import CommonSettings
 from remuda.core.errors import RemudaError
 from remuda.core.log import configure
 from remuda.core.settings import ResolvedSettings, described
-from remuda.host.privacy import keep_private
 
 log = structlog.get_logger()
+
+_PR_SET_DUMPABLE: Final = 4
+
+
+def keep_private() -> bool:
+    """Close this process's files in /proc, its environment and memory among them, to all but root, and let
+    nobody trace it. Whether that could be done: Linux can.
+
+    Backends run as the user that workers run as; what a process was started with, and what it holds, is not
+    theirs to read. Programs that it starts are not affected. The price is that there are no core dumps.
+    """
+    if sys.platform != "linux":
+        return False
+    return bool(ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0) == 0)
+
+
 S = TypeVar("S", bound=CommonSettings)
 EXIT_INTERRUPTED = 130
 _NEW_OBJECTS = 20_000  # After so many more the garbage collector looks at them; Python's own number is 700.

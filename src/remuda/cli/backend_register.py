@@ -9,9 +9,9 @@ import click
 
 from remuda.cli.backends import Here, local_command
 from remuda.cli.commands import examples
-from remuda.cli.terminal_text import one_line
+from remuda.cli.output import one_line
 from remuda.core.errors import Conflict, Invalid, NotFound
-from remuda.core.shell_quoting import pasted
+from remuda.core.hints import pasted
 
 if TYPE_CHECKING:
     from remuda.assembly.local_backends import LocalBackends

@@ -13,10 +13,10 @@ import click
 
 from remuda.cli.commands import ListByDefault, config_option, data_dir_option, examples, json_option
 from remuda.cli.numbers import span_of
-from remuda.cli.terminal_text import one_line
+from remuda.cli.output import one_line
 from remuda.core.clock import SystemClock
 from remuda.core.errors import Conflict, Invalid
-from remuda.core.shell_quoting import pasted
+from remuda.core.hints import pasted
 
 if TYPE_CHECKING:
     from remuda.assembly.local_backends import LocalBackends

@@ -1,4 +1,6 @@
-"""A small client of the admin API. Whatever goes wrong on the way becomes an error in plain words."""
+"""A small client of the admin API; operations are read page by page, as many as were asked for. Whatever
+goes wrong on the way becomes an error in plain words.
+"""
 
 import json
 import ssl
@@ -35,6 +37,7 @@ from remuda.core.os_errors import NOT_HTTP, ConnectTrouble, connect_trouble, wit
 from remuda.wire.admin import NodeViews
 from remuda.wire.codec import decode
 from remuda.wire.nodes import NodeError, NodeView, error_text
+from remuda.wire.operations import OpViews
 from remuda.wire.process_keys import ROLE_HEADER, WORKER_ROLE
 
 M = TypeVar("M", bound=BaseModel)
@@ -333,3 +336,27 @@ def _date(header: str) -> datetime | None:
         return parsedate_to_datetime(header).astimezone(UTC)
     except (TypeError, ValueError):
         return None
+
+
+_PAGE_MAX: Final = 1000  # What a frontend gives at once.
+
+
+@dataclass(frozen=True, slots=True)
+class ListedOperations:
+    views: OpViews  # Its `next`: there are more.
+    at: datetime | None  # By the frontend's clock, when the last page was made.
+
+
+def read_pages(client: AdminClient, query: Mapping[str, str], limit: int | None) -> ListedOperations:
+    """The newest of these; without a limit all of them. What is asked for meanwhile is newer than the first
+    page, and shifts nothing."""
+    got = OpViews()
+    place: dict[str, str] = {}
+    while True:
+        wanted = _PAGE_MAX if limit is None else min(limit - len(got.operations), _PAGE_MAX)
+        answer = client.get("api", "ops", **query, **place, limit=str(wanted))
+        page = answer.read(OpViews)
+        got = OpViews(operations=(*got.operations, *page.operations), next=page.next)
+        if page.next is None or len(got.operations) == limit:
+            return ListedOperations(got, answer.date)
+        place = {"before": str(page.next)}

@@ -1,4 +1,5 @@
-"""The options of commands: one per setting for services, and for clients those that find the frontend.
+"""The options of commands: one per setting for services, and for clients those that find the frontend; and
+what a command line says, as plain data.
 
 Light to import: settings are looked at when a command needs its options, so that `remuda --help` is quick.
 """
@@ -7,16 +8,30 @@ import functools
 import os
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Concatenate, ParamSpec
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Concatenate, Final, Literal, ParamSpec
 
 import click
-
-from remuda.cli.invocation import ClientOptions, Role
 
 if TYPE_CHECKING:
     from remuda.cli.client import AdminClient
 
 P = ParamSpec("P")
+
+Role = Literal["up", "frontend", "worker"]
+ROLES: Final[tuple[Role, ...]] = ("up", "frontend", "worker")
+
+
+@dataclass(frozen=True, slots=True)
+class ClientOptions:
+    """What the options of a client command say: where the frontend is, and how to answer."""
+
+    url: str | None = None
+    api_key: str | None = field(default=None, repr=False)
+    ca: str | None = None
+    data_dir: str | None = None
+    as_json: bool = False
+
 
 config_option = click.option(
     "--config",
@@ -44,7 +59,7 @@ def settings_command(role: Role, *, without: Sequence[str] = ()) -> type[click.C
     class SettingsCommand(click.Command):
         def get_params(self, ctx: click.Context) -> list[click.Parameter]:
             if not any(param.name == "data_dir" for param in self.params):
-                from remuda.cli.setting_options import model_of, setting_options
+                from remuda.cli.options import model_of, setting_options
 
                 self.params += setting_options(model_of(role), without)
             return super().get_params(ctx)

@@ -6,8 +6,15 @@ from dataclasses import asdict
 
 import click
 
-from remuda.cli.commands import ListByDefault, config_option, data_dir_option, examples, json_option
-from remuda.cli.invocation import ROLES, Role
+from remuda.cli.commands import (
+    ROLES,
+    ListByDefault,
+    Role,
+    config_option,
+    data_dir_option,
+    examples,
+    json_option,
+)
 
 
 class CheckByDefault(ListByDefault):
@@ -39,8 +46,7 @@ def group() -> None:
 def check(role: Role, config: str | None, data_dir: str | None, as_json: bool) -> None:
     """Show every setting, its value and where it comes from, and what is invalid."""
     from remuda.cli.config_table import rows, warnings
-    from remuda.cli.options import resolve_settings
-    from remuda.cli.setting_options import model_of
+    from remuda.cli.options import model_of, resolve_settings
 
     model = model_of(role)
     resolved = resolve_settings(model, {"config": config, "data_dir": data_dir})

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from enum import IntEnum
 from typing import Final
 
-from remuda.cli.terminal_text import in_lines, one_line
+from remuda.cli.output import in_lines, one_line
 from remuda.core.errors import (
     Forbidden,
     FrontendUnreachable,

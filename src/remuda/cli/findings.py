@@ -13,9 +13,9 @@ from rich.text import Text
 
 from remuda.cli.node_tables import LEFT, UNREACHABLE, shown_status
 from remuda.cli.ops_state import short_id, steps_of, title
+from remuda.cli.output import one_line
 from remuda.cli.render import gib, span
-from remuda.cli.terminal_text import one_line
-from remuda.core.shell_quoting import pasted
+from remuda.core.hints import pasted
 from remuda.wire.nodes import NodeView
 from remuda.wire.operations import OpView, StepView
 from remuda.worker.hardware.model import Hardware

@@ -8,9 +8,9 @@ from typing import Final
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
+from remuda.cli.output import one_line
 from remuda.cli.render import UNKNOWN, Column, fitting, local, span
-from remuda.cli.terminal_text import one_line
-from remuda.core.shell_quoting import pasted
+from remuda.core.hints import pasted
 from remuda.wire.operations import (
     BackendFits,
     BackendItem,

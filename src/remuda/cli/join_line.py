@@ -2,8 +2,7 @@
 
 import click
 
-from remuda.cli.commands import client_command, connect, examples
-from remuda.cli.invocation import ClientOptions
+from remuda.cli.commands import ClientOptions, client_command, connect, examples
 
 
 @click.command(

@@ -4,10 +4,9 @@ import json
 
 import click
 
-from remuda.cli.commands import ListByDefault, client_command, connect, examples
-from remuda.cli.invocation import ClientOptions
-from remuda.cli.name_lookup import pick
-from remuda.cli.terminal_text import one_line
+from remuda.cli.commands import ClientOptions, ListByDefault, client_command, connect, examples
+from remuda.cli.output import one_line
+from remuda.cli.suggestions import pick
 
 
 @click.group(

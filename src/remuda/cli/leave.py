@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from remuda.cli.commands import config_option, data_dir_option, examples, json_option
-from remuda.cli.terminal_text import one_line
+from remuda.cli.output import one_line
 from remuda.core import limits
-from remuda.core.shell_quoting import pasted
+from remuda.core.hints import pasted
 
 if TYPE_CHECKING:
     from remuda.host.folder import DataFolder

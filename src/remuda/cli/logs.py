@@ -13,11 +13,9 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from remuda.cli.commands import client_command, connect, examples
-from remuda.cli.invocation import ClientOptions
+from remuda.cli.commands import ClientOptions, client_command, connect, examples
 from remuda.cli.numbers import WholeNumber
-from remuda.cli.output_pipe import raise_if_reader_gone
-from remuda.cli.terminal_text import one_line
+from remuda.cli.output import one_line, raise_if_reader_gone
 from remuda.core import limits
 
 if TYPE_CHECKING:

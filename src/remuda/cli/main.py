@@ -160,9 +160,9 @@ def up(ctx: click.Context, /, **flags: object) -> None:
     resolved = resolve_settings(UpSettings, flags)
     check_start(resolved.values)
     _say_starting("a frontend and a worker on this machine")
-    from remuda.cli.up import run  # A second of imports, which a refusal need not wait for.
+    from remuda.cli.up import run_up  # A second of imports, which a refusal need not wait for.
 
-    ctx.exit(run(resolved))
+    ctx.exit(run_up(resolved))
 
 
 @root.command(
@@ -183,9 +183,9 @@ def frontend(ctx: click.Context, /, **flags: object) -> None:
     resolved = resolve_settings(FrontendSettings, flags)
     check_start(resolved.values)
     _say_starting("the frontend")
-    from remuda.cli.frontend import run
+    from remuda.cli.up import run_frontend
 
-    ctx.exit(run(resolved))
+    ctx.exit(run_frontend(resolved))
 
 
 @root.command(

@@ -9,15 +9,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from remuda.cli.invocation import ClientOptions
+from remuda.cli.commands import ClientOptions
 from remuda.cli.options import data_folder
 from remuda.cli.target import checked_url
 from remuda.core.errors import Invalid
+from remuda.core.hints import pasted
 from remuda.core.os_errors import os_reason
-from remuda.core.shell_quoting import pasted
 from remuda.host.folder import read_json
-from remuda.models.gguf_config import describe_gguf
-from remuda.models.gguf_file import missing_bytes, open_gguf
+from remuda.models.gguf_file import describe_gguf, missing_bytes, open_gguf
 from remuda.models.memory import context_problem
 from remuda.models.reading import read_model, write_model
 from remuda.wire.sizes import install_size

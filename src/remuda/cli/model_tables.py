@@ -6,8 +6,8 @@ from datetime import datetime
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
+from remuda.cli.output import one_line
 from remuda.cli.render import UNKNOWN, Column, ago, fitting, span
-from remuda.cli.terminal_text import one_line
 from remuda.wire.serving import ModelItem, ReplicaView
 
 _MIB = 1 << 20

@@ -7,8 +7,8 @@ from typing import Final
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
+from remuda.cli.output import one_line
 from remuda.cli.render import UNKNOWN, Column, ago, facts, fitting, gib, local, used_of
-from remuda.cli.terminal_text import one_line
 from remuda.wire.admin import HistoryItem
 from remuda.wire.nodes import NodeFacts, NodeView
 

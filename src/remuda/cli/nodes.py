@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING
 import click
 from click.shell_completion import CompletionItem
 
-from remuda.cli.commands import ListByDefault, client_command, confirm, connect, examples
-from remuda.cli.invocation import ClientOptions
-from remuda.cli.name_lookup import pick
-from remuda.cli.terminal_text import one_line
+from remuda.cli.commands import ClientOptions, ListByDefault, client_command, confirm, connect, examples
+from remuda.cli.output import one_line
+from remuda.cli.suggestions import pick
 from remuda.core.clock import SystemClock
-from remuda.core.close_matches import did_you_mean
 from remuda.core.errors import Invalid, NotFound, RemudaError
+from remuda.core.hints import did_you_mean
 
 if TYPE_CHECKING:
     from remuda.wire.nodes import NodeView

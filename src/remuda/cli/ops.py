@@ -9,16 +9,15 @@ from typing import TYPE_CHECKING
 import click
 from click.shell_completion import CompletionItem
 
-from remuda.cli.commands import ListByDefault, client_command, connect, examples
+from remuda.cli.commands import ClientOptions, ListByDefault, client_command, connect, examples
 from remuda.cli.exits import Exit
-from remuda.cli.invocation import ClientOptions
-from remuda.cli.name_lookup import pick
 from remuda.cli.nodes import complete_names
 from remuda.cli.numbers import WholeNumber, span_of
-from remuda.cli.terminal_text import one_line
+from remuda.cli.output import one_line
+from remuda.cli.suggestions import pick
 from remuda.core.clock import SystemClock
-from remuda.core.close_matches import did_you_mean
 from remuda.core.errors import Invalid, NotFound, RemudaError
+from remuda.core.hints import did_you_mean
 
 if TYPE_CHECKING:
     from remuda.cli.client import AdminClient
@@ -111,7 +110,7 @@ def show_history(asked: ClientOptions, clear: bool, limit: int, everything: bool
 
 
 def _list(asked: ClientOptions, query: Mapping[str, str], limit: int | None) -> None:
-    from remuda.cli.ops_pages import read_pages
+    from remuda.cli.client import read_pages
     from remuda.wire.codec import encode
 
     with connect(asked) as client:
@@ -278,7 +277,7 @@ def _check_name(kind: str, names: Sequence[str], wanted: str) -> None:
 
 def beginning_with(client: "AdminClient", id: str) -> "Sequence[OpView]":
     """The latest operations whose ids begin so, those put away included."""
-    from remuda.cli.ops_pages import read_pages
+    from remuda.cli.client import read_pages
 
     listed = read_pages(client, {"dismissed": "true", "id": id.lower()}, _ALIKE_MAX).views.operations
     return [op for op in listed if op.id.startswith(id.lower())]  # Older frontends list all.

@@ -10,8 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from remuda.cli.ops_state import AT_WORK, short_id, steps_of, title
+from remuda.cli.output import one_line
 from remuda.cli.render import UNKNOWN, Column, ago, facts, fitting, local, span, table_of
-from remuda.cli.terminal_text import one_line
 from remuda.wire.operations import OpView, ProblemView, ProgressView, StepView
 from remuda.wire.sizes import install_size
 

@@ -9,13 +9,13 @@ from datetime import timedelta
 
 import click
 
+from remuda.cli.commands import ClientOptions
 from remuda.cli.exits import Exit, Interrupted, Unfinished, report
 from remuda.cli.fleet_tables import some_of
-from remuda.cli.invocation import ClientOptions
 from remuda.cli.ops_state import Picture, short_id, steps_of, title
 from remuda.cli.ops_tables import outcome_lines
 from remuda.cli.ops_watch import displaying, follow
-from remuda.cli.terminal_text import one_line
+from remuda.cli.output import one_line
 from remuda.core.errors import FrontendUnreachable, Problem
 from remuda.wire.codec import encode
 from remuda.wire.operations import OpView

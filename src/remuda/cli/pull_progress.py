@@ -8,8 +8,8 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, ProgressColumn, Task, TaskID, TextColumn
 from rich.text import Text
 
+from remuda.cli.output import one_line
 from remuda.cli.render import span
-from remuda.cli.terminal_text import one_line
 from remuda.core.clock import Clock, SystemClock
 from remuda.oci.fetch import FileProgress, Meter, Overall, PullPhase
 from remuda.wire.sizes import install_size

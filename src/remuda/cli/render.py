@@ -10,7 +10,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from remuda.cli.terminal_text import one_line
+from remuda.cli.output import one_line
 
 GIB: Final = 1 << 30
 UNKNOWN: Final = "-"

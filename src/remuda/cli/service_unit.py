@@ -20,7 +20,7 @@ from platformdirs import user_data_path
 from remuda.cli.exits import Exit
 from remuda.core import limits
 from remuda.core.errors import Misconfigured, PeerFailed
-from remuda.core.shell_quoting import pasted
+from remuda.core.hints import pasted
 
 _COMMAND_S: Final = 60.0
 _STOP_S: Final = int(limits.WORKER_STOP_S)

@@ -11,8 +11,8 @@ import click
 from remuda.assembly.running import Stop, log_as, run_until_signal
 from remuda.assembly.settings import WorkerSettings
 from remuda.assembly.worker import run_worker
+from remuda.core.hints import pasted
 from remuda.core.settings import ResolvedSettings
-from remuda.core.shell_quoting import pasted
 from remuda.worker.enrolment import WorkerPhase, WorkerState
 from remuda.worker.identity import node_name
 from remuda.worker.service import Worker

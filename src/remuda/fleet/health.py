@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 
+from remuda.core.hints import pasted
 from remuda.core.ids import NodeId
-from remuda.core.shell_quoting import pasted
 from remuda.fleet.model import BusTroubleKind, CommandProbe, Dial, Node
 
 

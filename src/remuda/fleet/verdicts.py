@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
+from remuda.core.hints import pasted
 from remuda.core.ids import BootId, NodeId
-from remuda.core.shell_quoting import pasted
 from remuda.fleet.health import NodeStatus, Reachability, Standing
 from remuda.fleet.model import Node, NodeType
 from remuda.wire.nodes import InstalledArtifact, Report

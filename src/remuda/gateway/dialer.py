@@ -17,8 +17,7 @@ from remuda.core.reach import host_and_port
 from remuda.fleet.health import Reachability, Standing, Thresholds
 from remuda.fleet.model import Dial, Node, NodeType
 from remuda.fleet.ports import FleetStore
-from remuda.host.dialing import connected
-from remuda.host.outbound import AddressRefused
+from remuda.host.outbound import AddressRefused, connected
 
 log = structlog.get_logger()
 _NO_ADDRESS = "not a HOST:PORT address"

@@ -13,10 +13,10 @@ from yarl import URL
 
 from remuda.core import limits
 from remuda.core.errors import Conflict, Invalid, NodeUnreachable, TooLarge, Unavailable
+from remuda.core.hints import pasted
 from remuda.core.reach import host_and_port
-from remuda.core.shell_quoting import pasted
 from remuda.fleet.model import Identification, Node
-from remuda.host.dialing import NodeResolver
+from remuda.host.outbound import NodeResolver
 from remuda.wire.codec import decode
 from remuda.wire.logs import LogLines, LogNames
 

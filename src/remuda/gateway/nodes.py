@@ -30,7 +30,7 @@ from remuda.gateway.messages import Responses, answer, body, gives, one_of, read
 from remuda.gateway.model_views import model_rows
 from remuda.gateway.paths import NodePath
 from remuda.gateway.services import Services, Svc
-from remuda.host.dialing import far_claim
+from remuda.host.outbound import far_claim
 from remuda.wire import nodes as wire
 from remuda.wire.codec import decode
 

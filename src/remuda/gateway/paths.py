@@ -9,8 +9,8 @@ from fastapi import Depends, Path, Request
 from fastapi.routing import APIRoute
 from pydantic import AfterValidator
 
-from remuda.core.close_matches import did_you_mean
 from remuda.core.errors import Invalid, NotFound
+from remuda.core.hints import did_you_mean
 from remuda.core.ids import NodeId
 from remuda.ops.model import OpId
 from remuda.wire.nodes import label_problem

@@ -13,12 +13,11 @@ import yaml
 from pydantic import JsonValue, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
-from remuda.core.close_matches import likeness
 from remuda.core.errors import Invalid
 from remuda.core.field_errors import place, wanted
+from remuda.core.hints import likeness
 from remuda.core.yaml_tree import Value
-from remuda.models import document
-from remuda.models.config import GGUF_BACKEND, ModelConfig, Parameters, Section
+from remuda.models.config import GGUF_BACKEND, ModelConfig, Parameters, Section, parse_document
 
 _LIKENESS_MIN: Final = 0.65  # Higher than for names that were typed: most unknown keys are a peer's.
 
@@ -227,7 +226,7 @@ def _pieces(key: str, text: str) -> Iterator[tuple[str, str]]:
 
 
 def _read(text: str) -> ModelConfig:
-    found = document.parse(text)
+    found = parse_document(text)
     if not isinstance(found, dict):
         raise Invalid("it must be a map of keys, such as name, backend and parameters")
     unknown: list[str] = []

@@ -7,9 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from remuda.core.close_matches import did_you_mean
 from remuda.core.errors import Conflict, NotFound, Unavailable
-from remuda.core.shell_quoting import pasted
+from remuda.core.hints import did_you_mean, pasted
 from remuda.fleet.model import Node
 from remuda.fleet.verdicts import ObservedNode, is_localai
 from remuda.gallery.model import (

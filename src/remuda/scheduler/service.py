@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, Protocol
 
-from remuda.core.close_matches import did_you_mean
 from remuda.core.errors import Conflict, Invalid, NoCapacity, NotFound
+from remuda.core.hints import did_you_mean
 from remuda.core.ids import NodeId, ReplicaKey
 from remuda.fleet.health import Standing
 from remuda.fleet.model import Node

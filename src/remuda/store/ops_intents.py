@@ -10,8 +10,8 @@ from sqlalchemy import Connection, Select, and_, bindparam, delete, insert, sele
 
 from remuda.core import limits
 from remuda.core.errors import Conflict
+from remuda.core.hints import pasted
 from remuda.core.ids import NodeId
-from remuda.core.shell_quoting import pasted
 from remuda.ops.concurrency import (
     RETRIED,
     asked_again,

@@ -21,9 +21,9 @@ from pydantic import (
 )
 from pydantic_core import from_json
 
-from remuda.core.close_matches import likeness
 from remuda.core.errors import Invalid, TooLarge
 from remuda.core.field_errors import field_error
+from remuda.core.hints import likeness
 
 PAYLOAD_BYTES_MAX: Final = 1024 * 1024  # What a NATS server carries unless told otherwise.
 _BYTES_PER_CONTAINER: Final = 50  # Of what is allowed, unless a bound is given.

@@ -18,8 +18,7 @@ from remuda.core.events import AutoResetEvent
 from remuda.core.ids import BootId, MachineId, NodeId
 from remuda.gallery.model import Gallery, MachineProfile
 from remuda.gallery.sources import Sources
-from remuda.host.process_family import adopt_orphans, reap_orphans
-from remuda.host.warden import Warden
+from remuda.host.process_family import Warden, adopt_orphans, reap_orphans
 from remuda.wire.nodes import Report
 from remuda.wire.process_keys import ProcessKey
 from remuda.worker.addresses import Advertised

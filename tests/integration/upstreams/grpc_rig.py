@@ -10,9 +10,9 @@ import msgspec
 from remuda.core.clock import SystemClock
 from remuda.core.entropy import SeededEntropy
 from remuda.gateway.openai.answer_sink import OpenAiSink
+from remuda.inference.large_bodies import Slicer
 from remuda.inference.model import InferenceCall, ReplicaEndpoint, RequestKind
 from remuda.inference.requests import ChatRequest, CompletionRequest, EmbeddingRequest, RerankRequest
-from remuda.inference.slicing import Slicer
 from remuda.models.config import ModelConfig
 from remuda.upstreams.grpc.upstream import GrpcTimeouts, GrpcUpstream, SharedTranslation
 

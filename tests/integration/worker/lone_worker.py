@@ -12,8 +12,7 @@ import anyio
 
 from remuda.core.clock import SystemClock
 from remuda.core.ids import BootId
-from remuda.host.process_family import adopt_orphans, reap_orphans
-from remuda.host.warden import Warden
+from remuda.host.process_family import Warden, adopt_orphans, reap_orphans
 from remuda.wire.process_keys import ProcessKey
 from remuda.worker.processes.logs import ProcessLogs
 from remuda.worker.processes.machine import LocalMachine

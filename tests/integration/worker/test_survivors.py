@@ -18,7 +18,7 @@ from remuda.core.entropy import SystemEntropy
 from remuda.core.ids import BootId
 from remuda.host import descendants
 from remuda.host.descendants import Identity, Mark, everyone
-from remuda.host.warden import Warden
+from remuda.host.process_family import Warden
 from remuda.worker.processes.supervisor import Survivor, end_survivors
 from tests.integration.worker import lone_worker
 from tests.support.waiting import wait_until

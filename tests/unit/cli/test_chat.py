@@ -6,8 +6,8 @@ import pytest
 from click.testing import CliRunner
 
 from remuda.cli import chat
-from remuda.cli.invocation import ClientOptions
-from remuda.cli.terminal_text import as_text
+from remuda.cli.commands import ClientOptions
+from remuda.cli.output import as_text
 from remuda.core.errors import Invalid, PeerFailed
 
 

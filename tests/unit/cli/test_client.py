@@ -13,7 +13,7 @@ import pytest
 import trustme
 from pydantic import SecretStr
 
-from remuda.cli.client import AdminClient, ApiAnswer, refusal_of
+from remuda.cli.client import AdminClient, ApiAnswer, read_pages, refusal_of
 from remuda.cli.exits import report
 from remuda.cli.target import Target
 from remuda.core.errors import (
@@ -37,7 +37,9 @@ from remuda.host.ports import free_port
 from remuda.wire.admin import NodeViews
 from remuda.wire.codec import encode
 from remuda.wire.nodes import NodeError
+from remuda.wire.operations import OpViews
 from remuda.wire.process_keys import WORKER_ROLE
+from tests.unit.cli.ops_views import an_op
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -310,3 +312,26 @@ def test_a_ca_file_that_is_none_is_refused(tmp_path: Path, content: str | None) 
 
     with pytest.raises(Misconfigured, match=r"ca\.pem cannot be used"):
         AdminClient(Target("https://host", ca=tmp_path / "ca.pem"))
+
+
+COUNT = 2500
+
+
+class Busy(AdminClient):
+    """A frontend with many operations, numbered down to 1."""
+
+    def get(self, *path: str, **query: str) -> ApiAnswer:
+        newest = min(int(query.get("before", COUNT + 1)) - 1, COUNT)
+        oldest = max(newest - int(query["limit"]), 0)
+        ops = tuple(an_op(id=f"op-{number}") for number in range(newest, oldest, -1))
+        return ApiAnswer(200, encode(OpViews(operations=ops, next=oldest + 1 if oldest else None)), None)
+
+
+@pytest.mark.parametrize(
+    ("limit", "more"), [(1, True), (1000, True), (1001, True), (2500, False), (None, False)]
+)
+def test_as_many_are_listed_as_were_asked_for(limit: int | None, more: bool) -> None:
+    listed = read_pages(Busy(Target("http://127.0.0.1:1")), {}, limit).views
+    count = COUNT if limit is None else limit
+    assert [op.id for op in listed.operations] == [f"op-{COUNT - place}" for place in range(count)]
+    assert (listed.next is not None) is more

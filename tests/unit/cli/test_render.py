@@ -6,8 +6,8 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
+from remuda.cli.output import one_line
 from remuda.cli.render import Column, ago, fitting, gib, show, span, used_of
-from remuda.cli.terminal_text import one_line
 
 NOON = datetime(2026, 6, 1, 12, 0, tzinfo=UTC)
 

@@ -11,7 +11,7 @@ import pytest
 
 from remuda.core.errors import Invalid
 from remuda.host import bootstrap
-from remuda.host.join_script import join_line, script
+from remuda.host.joining import join_line, script
 from remuda.host.ports import free_port
 
 SOURCE = Path(bootstrap.__file__).read_text()

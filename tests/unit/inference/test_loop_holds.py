@@ -14,7 +14,7 @@ from bench.loop_holds import PLACES, Place
 from remuda.core.clock import SystemClock
 from remuda.core.errors import Invalid, RemudaError, Unavailable
 from remuda.core.slices import SLICE_STEPS, Budget, Sliced, slice_count
-from remuda.inference.slicing import Slicer
+from remuda.inference.large_bodies import Slicer
 from tests.support.clocks import HandClock
 
 pytestmark = pytest.mark.anyio

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remuda.core.errors import Invalid
-from remuda.models.config import Function, Grammar, ModelConfig, Parameters, Template
-from remuda.models.document import LIMITS, parse
+from remuda.models.config import LIMITS, Function, Grammar, ModelConfig, Parameters, Template, parse_document
 from remuda.models.keep_alive import FOR_EVER
 from remuda.models.reading import check_absolute_paths, check_file, misspelled, read_model, write_model
 
@@ -256,7 +255,7 @@ def test_a_name_with_dots_in_it_is_no_way_out() -> None:
     ids=["base 60", "hexadecimal", "fraction of base 60", "no truth value", "no number"],
 )
 def test_what_only_looks_like_a_number_stays_text_and_takes_no_time(value: str) -> None:
-    read = parse(f"x: {value}\n")
+    read = parse_document(f"x: {value}\n")
     assert isinstance(read, dict)
     assert read["x"] == value.removeprefix("!!bool ").removeprefix("!!int ")
 

@@ -3,8 +3,8 @@
 from fastapi import APIRouter, Depends, Request, Response
 
 from remuda.accounts.keys import ApiKey, KeyScope
-from remuda.core.close_matches import did_you_mean
 from remuda.core.errors import Invalid
+from remuda.core.hints import did_you_mean
 from remuda.gateway.guards import require_admin
 from remuda.gateway.messages import answer, gives, read_known, takes
 from remuda.gateway.paths import KeyPath

@@ -6,8 +6,8 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 
-from remuda.core.close_matches import did_you_mean
 from remuda.core.errors import Forbidden, NotFound
+from remuda.core.hints import did_you_mean
 from remuda.core.ids import NodeId
 from remuda.gateway import model_views as show
 from remuda.gateway.admin.operations import NotUnloaded, NotYetUnloaded, wait_for

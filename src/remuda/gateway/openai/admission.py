@@ -6,8 +6,8 @@ from functools import lru_cache, partial
 from typing import Final
 
 from remuda.accounts.keys import ApiKey, KeyRing, KeyScope
-from remuda.core.close_matches import did_you_mean
 from remuda.core.errors import Forbidden
+from remuda.core.hints import did_you_mean
 from remuda.gateway.guards import host_problem, proxy_problem
 from remuda.gateway.openai.errors import InvalidKey
 from remuda.gateway.services import Access

@@ -27,9 +27,9 @@ from remuda.inference.answers import (
     Usage,
     Vector,
 )
+from remuda.inference.large_bodies import Slicer
 from remuda.inference.model import InferenceCall
 from remuda.inference.requests import ChatRequest, CompletionRequest, EmbeddingRequest, RerankRequest
-from remuda.inference.slicing import Slicer
 
 
 class _Response(ByteSink, Protocol):

@@ -28,9 +28,8 @@ from remuda.gateway.openai.parsing import ASKS, PREFIX, Ask, check_complexity
 from remuda.gateway.openai.request_records import RequestLog
 from remuda.gateway.server import line_of
 from remuda.gateway.services import Inference, Services
-from remuda.inference.json_cost import CHEAP_BYTES_MAX, check_json_cost
+from remuda.inference.large_bodies import CHEAP_BYTES_MAX, Slicer, check_json_cost
 from remuda.inference.model import InferenceCall, Request
-from remuda.inference.slicing import Slicer
 from remuda.router.loading import ModelUnknown
 from remuda.router.table import RoutedModel
 

@@ -14,11 +14,9 @@ from remuda.gateway.openai.client_response import ClientResponse
 from remuda.gateway.openai.errors import InvalidField
 from remuda.gateway.openai.parsing import Ask
 from remuda.gateway.server import ClientConnection
-from remuda.inference.json_cost import check_json_cost
+from remuda.inference.large_bodies import Outline, Slicer, check_json_cost, outlined
 from remuda.inference.model import Request
-from remuda.inference.outline import Outline, outlined
 from remuda.inference.requests import ChatRequest, Part
-from remuda.inference.slicing import Slicer
 from remuda.router.loading import Overloaded
 
 

@@ -17,9 +17,9 @@ from remuda.core.gbnf import why_not_parsed
 from remuda.core.tasks import TaskOwner
 from remuda.inference.answers import AnswerSink, Score, TextSink, Usage
 from remuda.inference.failures import Fault, UpstreamFailed
+from remuda.inference.large_bodies import Slicer
 from remuda.inference.model import InferenceCall, ReplicaEndpoint
 from remuda.inference.requests import ChatRequest, CompletionRequest, EmbeddingRequest, RerankRequest
-from remuda.inference.slicing import Slicer
 from remuda.models.memory import padded_context
 from remuda.rpc import backend_pb2 as pb
 from remuda.upstreams.grpc import embeddings, error_mapping, limits, predict_request

@@ -15,7 +15,7 @@ from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
 from remuda.core import limits
 from remuda.core.reach import host_and_port
-from remuda.host.dialing import connected
+from remuda.host.outbound import connected
 from remuda.inference.failures import Fault, UpstreamFailed
 from remuda.upstreams import sockets
 from remuda.upstreams.sockets import turned_away

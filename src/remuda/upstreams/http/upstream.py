@@ -24,8 +24,8 @@ from remuda.inference.answers import (
     Vector,
 )
 from remuda.inference.failures import Fault, UpstreamFailed
+from remuda.inference.large_bodies import outlined
 from remuda.inference.model import InferenceCall, ReplicaEndpoint, RequestKind
-from remuda.inference.outline import outlined
 from remuda.inference.requests import ChatRequest, CompletionRequest, answer_count
 from remuda.upstreams.http.client import HttpConnection, Pool, ServerAddress, body_of
 from remuda.upstreams.http.openai_decoder import (

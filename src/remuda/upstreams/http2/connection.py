@@ -12,8 +12,7 @@ from typing import Final, cast
 import anyio
 
 from remuda.core.reach import host_and_port
-from remuda.host.dialing import connected
-from remuda.host.outbound import AddressRefused
+from remuda.host.outbound import AddressRefused, connected
 from remuda.upstreams import sockets
 from remuda.upstreams.http2 import failures, frames, limits
 from remuda.upstreams.http2.failures import (

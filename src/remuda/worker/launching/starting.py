@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Final
 
 from remuda.core.errors import Invalid
+from remuda.core.hints import pasted
 from remuda.core.os_errors import without_number
-from remuda.core.shell_quoting import pasted
 from remuda.wire.backends import BackendInstall
 from remuda.worker.depot.layout import MANIFEST_FILE, RUN_FILE, read_small
 from remuda.worker.enrolment import OpeningTokens

@@ -9,8 +9,8 @@ from remuda.core.clock import SystemClock
 from remuda.gateway.openai.answer_sink import OpenAiSink
 from remuda.gateway.openai.rendering import DONE
 from remuda.inference.answers import AnswerFormat, Delta, FinishReason, Score, Usage
+from remuda.inference.large_bodies import Slicer
 from remuda.inference.model import InferenceCall, RequestKind
-from remuda.inference.slicing import Slicer
 from tests.support.answer_sinks import RelayedClient
 from tests.support.grpc_calls import HELLO, call_of
 

@@ -11,9 +11,9 @@ from remuda.core.clock import SystemClock
 from remuda.core.errors import TooLarge
 from remuda.gateway.openai.incoming import parsed
 from remuda.gateway.openai.parsing import ASKS, Ask
+from remuda.inference.large_bodies import Slicer
 from remuda.inference.model import Request
 from remuda.inference.requests import ChatRequest
-from remuda.inference.slicing import Slicer
 
 pytestmark = pytest.mark.anyio
 

@@ -4,8 +4,7 @@ import socket
 
 import pytest
 
-from remuda.host.dialing import NodeResolver, far_claim, resolved
-from remuda.host.outbound import AddressRefused
+from remuda.host.outbound import AddressRefused, NodeResolver, far_claim, resolved
 
 pytestmark = pytest.mark.anyio
 HERE = "10.0.0.1"

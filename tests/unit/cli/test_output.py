@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from remuda.cli.output_pipe import raise_if_reader_gone, reader_gone
+from remuda.cli.output import raise_if_reader_gone, reader_gone
 
 
 def test_a_pipe_whose_reader_has_gone_is_an_error_before_anything_is_written() -> None:

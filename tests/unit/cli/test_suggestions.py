@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from remuda.cli.name_lookup import pick
+from remuda.cli.suggestions import pick
 from remuda.core.errors import Invalid, NotFound
 
 

@@ -8,7 +8,7 @@ import pytest
 # Both are children of one program: a user without rights may not be able to start this interpreter.
 PROGRAM = """
 import ctypes, os, signal, sys
-from remuda.host.privacy import keep_private
+from remuda.assembly.running import keep_private
 
 def no_longer_root():
     if os.getuid() == 0:

@@ -11,8 +11,8 @@ from anyio.lowlevel import checkpoint
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from remuda.inference import outline
-from remuda.inference.outline import Outline, outlined
+from remuda.inference import large_bodies
+from remuda.inference.large_bodies import Outline, outlined
 
 pytestmark = pytest.mark.anyio
 
@@ -27,8 +27,8 @@ PIECES = st.sampled_from(
 @contextmanager
 def small_steps() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(outline, "_STEP_BYTES", 4)
-        patch.setattr(outline, "_SLICE_BYTES", 5)
+        patch.setattr(large_bodies, "_STEP_BYTES", 4)
+        patch.setattr(large_bodies, "_SLICE_BYTES", 5)
         yield
 
 
@@ -106,4 +106,4 @@ async def test_others_have_their_turns_meanwhile() -> None:
         tasks.start_soon(take_turns)
         await outlined(body)
         tasks.cancel_scope.cancel()
-    assert turns >= len(body) // outline._SLICE_BYTES // 2
+    assert turns >= len(body) // large_bodies._SLICE_BYTES // 2

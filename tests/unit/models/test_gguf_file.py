@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from remuda.core.errors import Invalid
 from remuda.models.config import ModelConfig, Parameters, Template
 from remuda.models.gguf import GgufHeader
-from remuda.models.gguf_config import describe_gguf, name_from
+from remuda.models.gguf_file import describe_gguf, name_from
 from remuda.models.reading import check_name, read_model, write_model
 
 CHAT = GgufHeader("llama", context_length=131072, has_chat_template=True)

@@ -1,8 +1,14 @@
-"""Text that may come from a peer, made safe for a terminal. Pure."""
+"""What commands write: text that may come from a peer is made safe for a terminal, and it is noticed when
+the program which reads our output has ended, as `head` does after its lines.
+"""
 
+import errno
+import os
 import re
+import select
 from collections.abc import Sequence
-from typing import Final
+from io import UnsupportedOperation
+from typing import IO, Final
 from unicodedata import category
 
 _INDENT: Final = re.compile(r"\n +")
@@ -38,3 +44,26 @@ def _shown(char: str) -> str:
             return "\ufffd"
         case _:
             return char
+
+
+_GONE: Final = select.POLLERR | select.POLLHUP if hasattr(select, "poll") else 0  # Windows has no poll.
+
+
+def raise_if_reader_gone(output: IO[str]) -> None:
+    """BrokenPipeError, as the next write would raise it: a command that waits for events may not write for
+    hours."""
+    if reader_gone(output):
+        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+
+
+def reader_gone(output: IO[str]) -> bool:
+    """Files and terminals have no reader that could go away."""
+    if not _GONE:
+        return False
+    try:
+        descriptor = output.fileno()
+    except (UnsupportedOperation, ValueError):  # Captured by a test, or closed.
+        return False
+    poll = select.poll()
+    poll.register(descriptor, 0)  # Errors and hang-ups are reported without being asked for.
+    return any(events & _GONE for _, events in poll.poll(0))

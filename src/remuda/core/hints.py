@@ -1,9 +1,12 @@
-"""Suggests close matches for an unknown name. Pure.
+"""Words for hints: close matches for an unknown name, and names that peers chose, quoted in commands that
+people are told to paste into a shell. Pure.
 
-By pairs of letters, which takes time in proportion to the length of the names: a client decides how long
-a name is, and comparing each letter with each other would hold up all requests for seconds.
+Matches are found by pairs of letters, which takes time in proportion to the length of the names: a client
+decides how long a name is, and comparing each letter with each other would hold up all requests for
+seconds.
 """
 
+import shlex
 from collections.abc import Iterable
 from itertools import islice, pairwise
 from typing import Final
@@ -45,3 +48,10 @@ def _pairs(name: str) -> frozenset[tuple[str, str]]:
 
 def _likeness(one: frozenset[tuple[str, str]], other: frozenset[tuple[str, str]]) -> float:
     return 2 * len(one & other) / (len(one) + len(other)) if one and other else 0.0
+
+
+def pasted(name: str) -> str:
+    """The name as one word of a command, whatever is in it: quoted where a shell would make more of it, on
+    one line, and never taken for an option."""
+    plain = "".join(char if char.isprintable() else "?" for char in name)
+    return f"-- {shlex.quote(plain)}" if plain.startswith("-") else shlex.quote(plain)
