@@ -24,7 +24,7 @@ from remuda.core.hints import near_names
 from remuda.core.schema_shape import SchemaShape
 from remuda.core.slices import Sliced
 from remuda.fleet.model import Label, LabelSource, labels_match
-from remuda.gateway.openai.parsing import ASKS
+from remuda.gateway.openai.incoming import ASKS
 from remuda.gateway.openai.rendering import embedding_list
 from remuda.inference import requests
 from remuda.inference.answers import Usage

@@ -103,7 +103,10 @@ BREAKS = {
         first_seed=1,
     ),
     "a clock that was set back is not followed": Break(
-        "remuda.store.liveness._follow_clock", lambda connection, now: None, "settles_in_time", first_seed=288
+        "remuda.store.fleet_rows._follow_clock",
+        lambda connection, now: None,
+        "settles_in_time",
+        first_seed=288,
     ),
     "nobody is ever gone": Break(
         "remuda.fleet.health.judge", lambda *_: Reachability.UP, "settles_in_time", first_seed=4

@@ -9,7 +9,7 @@ from remuda.core.ids import NodeId, ReplicaKey
 from remuda.ops.model import Kind, OpId, Stage, State, Wish
 from remuda.scheduler.model import ReplicaState
 from remuda.store.connections import Connections
-from remuda.store.nodes import insert_node
+from remuda.store.fleet_rows import insert_node
 from tests.support.clocks import START, HostClock
 from tests.support.inline_database import driver_connection, migrated_in_memory
 from tests.support.nodes import node

@@ -40,8 +40,7 @@ from remuda.gateway.app import application
 from remuda.gateway.dialer import Dialer
 from remuda.gateway.metrics import Metrics
 from remuda.gateway.node_logs import NodeLogs
-from remuda.gateway.proxies import TrustedProxies
-from remuda.gateway.server import serve
+from remuda.gateway.server import TrustedProxies, serve
 from remuda.gateway.services import Access, Inference, Ops, Readiness, Services, Serving
 from remuda.host import joining
 from remuda.host.folder import DataFolder, stable_id, write_json

@@ -23,7 +23,7 @@ from remuda.gateway.messages import answer, refusal
 from remuda.gateway.middleware import BodyLimit, HeadLikeGet, RequestObserver
 from remuda.gateway.nodes import HeartbeatLane
 from remuda.gateway.openai.api import OpenAiRoutes
-from remuda.gateway.proxies import KnownPeer
+from remuda.gateway.server import KnownPeer
 from remuda.gateway.services import Services
 from remuda.ops.targets import ConcreteBackend
 from remuda.wire.operations import ConcreteRefusal

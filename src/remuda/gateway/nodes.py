@@ -26,9 +26,8 @@ from remuda.fleet.identity import Caller
 from remuda.fleet.model import Invite
 from remuda.gateway import node_views
 from remuda.gateway.guards import ByNode, TokenRefused, node_caller, same_secret
-from remuda.gateway.messages import Responses, answer, body, gives, one_of, read, refuses, takes
+from remuda.gateway.messages import NodePath, Responses, answer, body, gives, one_of, read, refuses, takes
 from remuda.gateway.model_views import model_rows
-from remuda.gateway.paths import NodePath
 from remuda.gateway.services import Services, Svc
 from remuda.host.outbound import far_claim
 from remuda.wire import nodes as wire

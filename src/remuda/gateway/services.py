@@ -18,7 +18,7 @@ from remuda.gateway.metrics import Metrics
 from remuda.gateway.node_logs import NodeLogs
 from remuda.gateway.openai.client_response import Running
 from remuda.gateway.openai.request_records import InferenceFigures
-from remuda.gateway.proxies import PEER, TrustedProxies
+from remuda.gateway.server import PEER, TrustedProxies
 from remuda.ops.feed import Feed
 from remuda.ops.service import Operations
 from remuda.ops.upgrade_check import UpgradeCheck

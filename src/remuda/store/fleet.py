@@ -17,9 +17,9 @@ from remuda.fleet.health import Fleet
 from remuda.fleet.model import CommandProbe, Dial, HistoryEntry, Node
 from remuda.fleet.ports import KnownName, Note
 from remuda.fleet.registration import Admit, Decision, Hold, Refuse, Supersede, new_name_problem
-from remuda.store import liveness
+from remuda.store import fleet_rows
 from remuda.store.database import Database
-from remuda.store.nodes import (
+from remuda.store.fleet_rows import (
     BY_ID,
     BY_NAME,
     CLAIMED,
@@ -57,7 +57,7 @@ class Findings(Generic[F]):
         columns = table.c
         self._make: Callable[[Row[tuple[object]]], F] = make
         self._more: Callable[[F], Mapping[str, object]] = more
-        self._all = select(table).where(liveness.listened_lately(table)).order_by(columns.frontend)
+        self._all = select(table).where(fleet_rows.listened_lately(table)).order_by(columns.frontend)
         self._of_node = self._all.where(columns.node_id == bindparam("node"))
         self._forget = delete(table).where(columns.node_id == bindparam("called"))
         self._replace = self._forget.where(columns.frontend == bindparam("caller"))
@@ -68,9 +68,9 @@ class Findings(Generic[F]):
     ) -> Mapping[NodeId, Sequence[F]]:
         """Of frontends that are still there; of one node, or of all."""
         if node_id is None:
-            rows = connection.execute(self._all, liveness.lately(now))
+            rows = connection.execute(self._all, fleet_rows.lately(now))
         else:
-            rows = connection.execute(self._of_node, {**liveness.lately(now), "node": node_id})
+            rows = connection.execute(self._of_node, {**fleet_rows.lately(now), "node": node_id})
         found: defaultdict[NodeId, list[F]] = defaultdict(list)
         for row in rows:
             one = self._make(row)
@@ -174,10 +174,10 @@ class SqlFleetStore:
         return await self._database.read(lambda c, now: _one(c, now, node_id))
 
     async def listen(self, frontend: FrontendId, *, resumed: bool) -> None:
-        await self._database.transact(lambda c, now: liveness.listen(c, now, frontend, resumed=resumed))
+        await self._database.transact(lambda c, now: fleet_rows.listen(c, now, frontend, resumed=resumed))
 
     async def frontends(self) -> frozenset[FrontendId]:
-        return await self._database.read(liveness.listeners)
+        return await self._database.read(fleet_rows.listeners)
 
     async def record_dials(self, dials: Sequence[Dial]) -> None:
         if dials:
@@ -201,7 +201,7 @@ def _register(connection: Connection, now: datetime, name: str, decide: Decide) 
     decision = decide(
         KnownName(
             known,
-            Fleet(now, liveness.read_hearing(connection), ()),
+            Fleet(now, fleet_rows.read_hearing(connection), ()),
             invite=invite,
             pending=() if held else read_pending(connection),
             names=() if held else _names(connection),
@@ -268,7 +268,7 @@ def _supersede_by(
     holder = next((node for node in claimed if node.claim is not None and node.claim.id == claim_id), None)
     if holder is None:
         raise unknown_node(claim_id)
-    decision = decide(holder, Fleet(now, liveness.read_hearing(connection), ()))
+    decision = decide(holder, Fleet(now, fleet_rows.read_hearing(connection), ()))
     _supersede(connection, now, decision)
     _note(connection, now, decision.node, note)
     return decision
@@ -368,7 +368,7 @@ def _snapshot(
     connection: Connection, now: datetime, found: Sequence[Node], node_id: NodeId | None = None
 ) -> Fleet:
     dials, probes = (DIALS.read(connection, now, node_id), PROBES.read(connection, now, node_id))
-    return Fleet(now, liveness.read_hearing(connection), found, dials, probes)
+    return Fleet(now, fleet_rows.read_hearing(connection), found, dials, probes)
 
 
 def _note(connection: Connection, now: datetime, node: Node, note: Note) -> None:

@@ -34,8 +34,7 @@ from remuda.worker.ports import Hear, Publish
 from remuda.worker.processes.calls import BackendCalls
 from remuda.worker.processes.logs import ProcessLogs
 from remuda.worker.processes.machine import LocalMachine
-from remuda.worker.processes.model import USUAL, BackendTimeouts, ProcessPhase, Protocol
-from remuda.worker.processes.port_allocation import PortBook
+from remuda.worker.processes.model import USUAL, BackendTimeouts, PortBook, ProcessPhase, Protocol
 from remuda.worker.processes.supervisor import Supervisor, end_survivors
 
 log = structlog.get_logger(__name__)

@@ -18,7 +18,7 @@ from schemathesis.checks import negative_data_rejection, positive_data_acceptanc
 
 from remuda.core import log
 from remuda.gateway.app import api_routes
-from remuda.gateway.openai.parsing import ASKS
+from remuda.gateway.openai.incoming import ASKS
 from tests.integration.api.ops_frontends import our_node
 from tests.support.frontends import LiveFrontend, live_frontend
 

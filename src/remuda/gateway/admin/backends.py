@@ -14,8 +14,18 @@ from remuda.gallery.model import usecases
 from remuda.gateway.admin.operations import ask, job, on_node, wait_for
 from remuda.gateway.backend_pages import BackendCatalogue, BackendQuery, fits, installed_backend
 from remuda.gateway.guards import Admin, require_admin
-from remuda.gateway.messages import Responses, answer, gives, one_of, read, refuses, takes
-from remuda.gateway.paths import BackendPath, NodePath, OpPath
+from remuda.gateway.messages import (
+    BackendPath,
+    NodePath,
+    OpPath,
+    Responses,
+    answer,
+    gives,
+    one_of,
+    read,
+    refuses,
+    takes,
+)
 from remuda.gateway.services import Services, Svc
 from remuda.ops import op_views
 from remuda.ops.model import OF_BACKENDS, Kind, Source

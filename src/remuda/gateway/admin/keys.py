@@ -6,8 +6,7 @@ from remuda.accounts.keys import ApiKey, KeyScope
 from remuda.core.errors import Invalid
 from remuda.core.hints import did_you_mean
 from remuda.gateway.guards import require_admin
-from remuda.gateway.messages import answer, gives, read_known, takes
-from remuda.gateway.paths import KeyPath
+from remuda.gateway.messages import KeyPath, answer, gives, read_known, takes
 from remuda.gateway.services import Services, Svc
 from remuda.wire.admin import KeyRequest, KeyView, KeyViews
 from remuda.wire.nodes import NodeMessage

@@ -12,9 +12,19 @@ from remuda.core.ids import NodeId
 from remuda.gateway import model_views as show
 from remuda.gateway.admin.operations import NotUnloaded, NotYetUnloaded, wait_for
 from remuda.gateway.guards import Admin, Caller, require_admin
-from remuda.gateway.messages import NO_BODY_FIELDS, answer, gives, one_of, read, read_known, refuses, takes
+from remuda.gateway.messages import (
+    NO_BODY_FIELDS,
+    ModelPath,
+    NodePath,
+    answer,
+    gives,
+    one_of,
+    read,
+    read_known,
+    refuses,
+    takes,
+)
 from remuda.gateway.nodes import ModelRows
-from remuda.gateway.paths import ModelPath, NodePath
 from remuda.gateway.services import Services, Svc
 from remuda.ops.op_views import with_steps
 from remuda.ops.ports import View

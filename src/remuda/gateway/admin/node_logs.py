@@ -15,10 +15,18 @@ from remuda.core.errors import RemudaError
 from remuda.fleet.model import Node
 from remuda.gateway.admin.ops_api import STREAM
 from remuda.gateway.guards import admin_name, require_admin
-from remuda.gateway.messages import Described, answer, gives, refusal
+from remuda.gateway.messages import (
+    Described,
+    ModelPath,
+    NodePath,
+    answer,
+    gives,
+    model_name,
+    node_id_text,
+    refusal,
+)
 from remuda.gateway.middleware import HEAD_ONLY
 from remuda.gateway.node_logs import NodeLogs
-from remuda.gateway.paths import ModelPath, NodePath, model_name, node_id_text
 from remuda.gateway.services import Services, Svc
 from remuda.wire.codec import decode, encode
 from remuda.wire.logs import LogEnd, LogFrame, LogLine, LogLines, LogNames

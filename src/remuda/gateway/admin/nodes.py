@@ -8,9 +8,18 @@ from remuda.core import limits
 from remuda.core.errors import Invalid
 from remuda.gateway import node_views
 from remuda.gateway.guards import Admin, require_admin
-from remuda.gateway.messages import answer, gives, read, read_known, refuses, takes
+from remuda.gateway.messages import (
+    KNOWN_FILTERS,
+    LabelPath,
+    NodePath,
+    answer,
+    gives,
+    read,
+    read_known,
+    refuses,
+    takes,
+)
 from remuda.gateway.model_views import counted
-from remuda.gateway.paths import KNOWN_FILTERS, LabelPath, NodePath
 from remuda.gateway.services import Svc
 from remuda.wire import nodes as wire
 from remuda.wire.admin import History, HistoryItem, NodeViews

@@ -9,8 +9,7 @@ from fastapi import APIRouter, Depends, Response
 from remuda.core.errors import Conflict, NotFound, PeerFailed
 from remuda.core.ids import NodeId
 from remuda.gateway.guards import require_admin
-from remuda.gateway.messages import answer, gives, one_of
-from remuda.gateway.paths import OpPath
+from remuda.gateway.messages import OpPath, answer, gives, one_of
 from remuda.gateway.services import Services, Svc
 from remuda.ops import op_views
 from remuda.ops.model import OF_BACKENDS, Kind, OpId, Source, State, Wish

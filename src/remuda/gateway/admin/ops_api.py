@@ -16,8 +16,10 @@ from remuda.core.ids import NodeId
 from remuda.gateway.admin.backends import CONCRETE, upgrade_item
 from remuda.gateway.guards import Admin, require_admin
 from remuda.gateway.messages import (
+    KNOWN_FILTERS,
     NO_BODY_FIELDS,
     Described,
+    OpPath,
     Responses,
     answer,
     gives,
@@ -27,7 +29,6 @@ from remuda.gateway.messages import (
     takes,
 )
 from remuda.gateway.middleware import HEAD_ONLY
-from remuda.gateway.paths import KNOWN_FILTERS, OpPath
 from remuda.gateway.services import Services, Svc
 from remuda.ops.feed import Event
 from remuda.ops.model import Kind, OpId, Source, Wish

@@ -22,9 +22,16 @@ from remuda.core.log import masked
 from remuda.gateway.openai.admission import Admission
 from remuda.gateway.openai.answer_sink import OpenAiSink
 from remuda.gateway.openai.client_response import CLIENT_GONE, ClientGone, ClientResponse, FrontendStopping
-from remuda.gateway.openai.incoming import Bodies, IncomingRequest, parsed
+from remuda.gateway.openai.incoming import (
+    ASKS,
+    PREFIX,
+    Ask,
+    Bodies,
+    IncomingRequest,
+    check_complexity,
+    parsed,
+)
 from remuda.gateway.openai.model_list import MODELS, respond
-from remuda.gateway.openai.parsing import ASKS, PREFIX, Ask, check_complexity
 from remuda.gateway.openai.request_records import RequestLog
 from remuda.gateway.server import line_of
 from remuda.gateway.services import Inference, Services

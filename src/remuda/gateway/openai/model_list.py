@@ -10,7 +10,7 @@ from remuda.core.errors import NotFound, RemudaError, WrongMethod
 from remuda.gateway.home import no_such_endpoint
 from remuda.gateway.openai.admission import Admission
 from remuda.gateway.openai.errors import ErrorResponse, refusal
-from remuda.gateway.openai.parsing import ASKS
+from remuda.gateway.openai.incoming import ASKS
 from remuda.router.loading import ModelUnknown
 from remuda.router.table import RoutedModel
 

@@ -9,8 +9,8 @@ import msgspec
 from remuda.gateway.guards import require_key
 from remuda.gateway.messages import JSON, SCHEMAS, Described
 from remuda.gateway.openai.errors import ErrorAnswer
+from remuda.gateway.openai.incoming import ASKS, Ask
 from remuda.gateway.openai.model_list import MODELS, ListedModel, ModelList
-from remuda.gateway.openai.parsing import ASKS, Ask
 from remuda.inference.model import RequestKind
 
 _SUMMARIES: Final = {

@@ -32,13 +32,13 @@ from remuda.worker.processes.exit_reasons import (
 from remuda.worker.processes.model import (
     BackendTimeouts,
     Launch,
+    PortBook,
     ProcessPhase,
     ProcessStatus,
     Protocol,
     Recipe,
     Stopped,
 )
-from remuda.worker.processes.port_allocation import PortBook
 from remuda.worker.processes.ports import Backends, Machine, PortListener, Process
 
 _SHARE_OF_AGE: Final = 0.03

@@ -27,12 +27,12 @@ from remuda.worker.processes.model import (
     USUAL,
     BackendTimeouts,
     Launch,
+    PortBook,
     ProcessPhase,
     ProcessStatus,
     Protocol,
     Stopped,
 )
-from remuda.worker.processes.port_allocation import PortBook
 from remuda.worker.processes.ports import Backends, Machine
 
 log = structlog.get_logger(__name__)

@@ -9,8 +9,7 @@ import pytest
 from remuda.core import limits
 from remuda.core.clock import SystemClock
 from remuda.core.errors import TooLarge
-from remuda.gateway.openai.incoming import parsed
-from remuda.gateway.openai.parsing import ASKS, Ask
+from remuda.gateway.openai.incoming import ASKS, Ask, parsed
 from remuda.inference.large_bodies import Slicer
 from remuda.inference.model import Request
 from remuda.inference.requests import ChatRequest

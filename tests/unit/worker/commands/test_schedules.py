@@ -21,7 +21,7 @@ from remuda.worker.depot.fetch_unpack import InstallTracker
 from remuda.worker.depot.install_spec import InstallSpec
 from remuda.worker.depot.layout import Record
 from remuda.worker.depot.versions import SystemDisk, try_lock
-from remuda.worker.processes.port_allocation import PortBook
+from remuda.worker.processes.model import PortBook
 from remuda.worker.processes.supervisor import Supervisor
 from tests.support.clocks import HostClock
 from tests.support.commands_rig import RUN, Asked, GatedDepot, Rig, commanded, places_in

@@ -9,7 +9,7 @@ import pytest
 from remuda.core.clock import SystemClock
 from remuda.core.entropy import SeededEntropy
 from remuda.wire import subjects
-from remuda.worker.processes.port_allocation import PortBook
+from remuda.worker.processes.model import PortBook
 from remuda.worker.processes.supervisor import Supervisor
 from tests.support.commands_rig import Rig, rigged
 from tests.support.scripted_machine import Script

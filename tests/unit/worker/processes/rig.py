@@ -8,8 +8,7 @@ import anyio
 
 from remuda.core.entropy import SeededEntropy
 from remuda.wire.process_keys import ProcessKey
-from remuda.worker.processes.model import Launch, Protocol, Recipe
-from remuda.worker.processes.port_allocation import PortBook
+from remuda.worker.processes.model import Launch, PortBook, Protocol, Recipe
 from remuda.worker.processes.supervisor import Supervisor
 from tests.support.clocks import HostClock
 from tests.support.scripted_machine import Script, ScriptedMachine

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remuda.gateway.openai.errors import InvalidField
-from remuda.gateway.openai.parsing import ASKS
+from remuda.gateway.openai.incoming import ASKS
 from remuda.inference.model import Request
 from remuda.inference.requests import NULL, ChatRequest, CompletionRequest, EmbeddingRequest
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from remuda.core import limits
 from remuda.core.errors import Unavailable
 from remuda.wire.process_keys import ProcessKey
-from remuda.worker.processes.port_allocation import PortBook
+from remuda.worker.processes.model import PortBook
 
 A, B = ProcessKey("a", 0), ProcessKey("b", 0)
 RESTED_S = limits.PORT_QUARANTINE_S

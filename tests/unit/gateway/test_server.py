@@ -2,7 +2,7 @@
 
 import pytest
 
-from remuda.gateway.proxies import TrustedProxies
+from remuda.gateway.server import TrustedProxies
 
 
 @pytest.mark.parametrize(
