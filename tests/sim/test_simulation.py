@@ -13,7 +13,7 @@ from tests.sim import calm as calm_of_fleet
 from tests.sim.ops import calm as calm_of_operations
 from tests.sim.simulation import Outcome
 
-SEEDS = {"fleet": 12, "operations": 12, "serving": 8}  # `./test --long` runs hundreds.
+SEEDS = {"fleet": 12, "operations": 8, "serving": 6}  # `./test --long` runs hundreds.
 PER_TEST = 2  # Small enough that parallel workers end at about the same time.
 EVENTS_LEAST = 200
 FAULTS_LEAST = 10

@@ -87,7 +87,7 @@ BREAKS = {
         "remuda.ops.planning._working", lambda *_: False, "still_at_work_is_no_failure", first_seed=1
     ),
     "failures are not counted": Break(
-        "remuda.ops.steps._failed", fail_for_ever, "failures_are_bounded", first_seed=21
+        "remuda.ops.steps._failed", fail_for_ever, "failures_are_bounded", first_seed=25
     ),
     "everybody goes at once": Break(
         "remuda.ops.concurrency._paced", lambda *_: {}, "the_canary_goes_alone", first_seed=1
@@ -111,7 +111,7 @@ BREAKS = {
         "remuda.ops.steps._next_stage", say_that_it_went_back, "went_back_to_the_version_before", first_seed=4
     ),
     "what is lost is waited for": Break(
-        "remuda.ops.steps._keep_waiting", wait_for_ever, "everything_ends", first_seed=16
+        "remuda.ops.steps._keep_waiting", wait_for_ever, "everything_ends", first_seed=38
     ),
     "nobody is asked what they have": Break(
         "remuda.ops.inventories.Inventories.want",

@@ -107,7 +107,7 @@ BREAKS = {
             "remuda.router.suspects.Suspects.add": lambda *_: None,
         },
         "no_former_life_is_asked",
-        first_seed=5,
+        first_seed=9,
     ),
     "requests that ended go on counting": Break(
         {"remuda.router.usage.RequestLedger.end": lambda *_: None}, "counts_are_requests"
@@ -167,7 +167,7 @@ BREAKS = {
             "remuda.scheduler.upkeep_rules._outdated": lambda *_: None,
         },
         "no_former_configuration_is_asked",
-        first_seed=2,
+        first_seed=4,
     ),
     "models are read once": Break(
         {"remuda.scheduler.catalogue.ModelCatalogue.refresh": read_once}, "what_is_loaded_is_configured"
