@@ -38,8 +38,7 @@ from remuda.scheduler.unloader import Unloader
 from remuda.scheduler.upkeep import DriftRepair, Habits, Upkeep
 from remuda.scheduler.upkeep_rules import unloads_at
 from remuda.scheduler.worker_calls import BusWorker
-from remuda.store.models import SqlModelStore
-from remuda.store.replicas import SqlReplicaStore
+from remuda.store.replicas import SqlModelStore, SqlReplicaStore
 from remuda.upstreams.grpc.engine import GrpcEngine
 from remuda.upstreams.grpc.upstream import GrpcTimeouts, GrpcUpstream, SharedTranslation
 from remuda.upstreams.http.client import HttpTimeouts, Pool

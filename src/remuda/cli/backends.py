@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Concatenate, ParamSpec
 
 import click
 
-from remuda.cli.commands import ListByDefault, config_option, data_dir_option, examples, json_option
-from remuda.cli.numbers import span_of
+from remuda.cli.commands import ListByDefault, config_option, data_dir_option, examples, json_option, span_of
 from remuda.cli.output import one_line
 from remuda.core.clock import SystemClock
 from remuda.core.errors import Conflict, Invalid

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 
 import click
 
-from remuda.cli.commands import ClientOptions, client_command, connect, examples
+from remuda.cli.commands import Amount, WholeNumber, client_command, connect, examples
 from remuda.cli.exits import Exit
+from remuda.cli.invocation import ClientOptions
 from remuda.cli.models import complete_models
-from remuda.cli.numbers import Amount, WholeNumber
 from remuda.cli.output import as_text, one_line
 from remuda.core.errors import Invalid, NotFound, PeerFailed, RemudaError
 

@@ -18,8 +18,8 @@ from remuda.assembly.addresses import bind_host
 from remuda.assembly.settings import CommonSettings, FrontendSettings, UpSettings, WorkerSettings
 from remuda.cli import findings, service_unit
 from remuda.cli.client import AdminClient, ApiAnswer
-from remuda.cli.commands import ClientOptions
 from remuda.cli.findings import Finding, Holder, ok, problem, warning
+from remuda.cli.invocation import ClientOptions
 from remuda.cli.options import data_folder, resolve_settings, unknown_variables
 from remuda.cli.target import EndedHere, NotRunningHere, Target, alive, find_target
 from remuda.core.clock import Clock

@@ -1,5 +1,5 @@
-"""The options of commands: one per setting for services, and for clients those that find the frontend; and
-what a command line says, as plain data.
+"""The options of commands: one per setting for services, for clients those that find the frontend, and
+numbers and durations, refused in plain words.
 
 Light to import: settings are looked at when a command needs its options, so that `remuda --help` is quick.
 """
@@ -8,30 +8,18 @@ import functools
 import os
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Concatenate, Final, Literal, ParamSpec
+from datetime import timedelta
+from typing import TYPE_CHECKING, Concatenate, ParamSpec
 
 import click
+
+from remuda.cli.invocation import ClientOptions, Role
+from remuda.core import durations
 
 if TYPE_CHECKING:
     from remuda.cli.client import AdminClient
 
 P = ParamSpec("P")
-
-Role = Literal["up", "frontend", "worker"]
-ROLES: Final[tuple[Role, ...]] = ("up", "frontend", "worker")
-
-
-@dataclass(frozen=True, slots=True)
-class ClientOptions:
-    """What the options of a client command say: where the frontend is, and how to answer."""
-
-    url: str | None = None
-    api_key: str | None = field(default=None, repr=False)
-    ca: str | None = None
-    data_dir: str | None = None
-    as_json: bool = False
-
 
 config_option = click.option(
     "--config",
@@ -160,3 +148,52 @@ _TARGET_OPTIONS = (
         help="PEM file of the CA that signed the frontend's certificate. [REMUDA_CA]",
     ),
 )
+
+
+class WholeNumber(click.ParamType[int]):
+    """From `least` to `most`, both of them included."""
+
+    name = "N"
+
+    def __init__(self, least: int, most: int | None = None) -> None:
+        self._least = least
+        self._most = most
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        try:
+            number = int(str(value))
+        except ValueError:
+            self.fail(f"{str(value)!r} is not {self._wanted()}.", param, ctx)
+        if number < self._least or (self._most is not None and number > self._most):
+            self.fail(f"{number} is not {self._wanted()}.", param, ctx)
+        return number
+
+    def _wanted(self) -> str:
+        if self._most is None:
+            return f"a whole number of {self._least} or more"
+        return f"a whole number from {self._least} to {self._most}"
+
+
+class Amount(click.ParamType[float]):
+    """A number of 0 or more."""
+
+    name = "N"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        try:
+            number = float(str(value))
+        except ValueError:
+            number = -1.0
+        if not 0 <= number < float("inf"):
+            self.fail(f"{str(value)!r} is not a number of 0 or more.", param, ctx)
+        return number
+
+
+def span_of(ctx: click.Context, param: click.Parameter, value: str | None) -> timedelta | None:
+    """For `callback`: the span that an option names."""
+    if value is None:
+        return None
+    try:
+        return durations.parse(value)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None

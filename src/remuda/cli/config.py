@@ -6,15 +6,8 @@ from dataclasses import asdict
 
 import click
 
-from remuda.cli.commands import (
-    ROLES,
-    ListByDefault,
-    Role,
-    config_option,
-    data_dir_option,
-    examples,
-    json_option,
-)
+from remuda.cli.commands import ListByDefault, config_option, data_dir_option, examples, json_option
+from remuda.cli.invocation import ROLES, Role
 
 
 class CheckByDefault(ListByDefault):

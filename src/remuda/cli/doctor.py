@@ -6,8 +6,9 @@ from dataclasses import asdict
 
 import click
 
-from remuda.cli.commands import ClientOptions, client_command, config_option, examples
+from remuda.cli.commands import client_command, config_option, examples
 from remuda.cli.exits import Exit
+from remuda.cli.invocation import ClientOptions
 from remuda.core.clock import SystemClock
 
 

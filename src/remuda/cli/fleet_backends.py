@@ -12,10 +12,10 @@ import click
 from click.shell_completion import CompletionItem
 
 from remuda.cli.backends import Here, list_here, remove_here
-from remuda.cli.commands import ClientOptions, client_command, config_option, connect, examples
+from remuda.cli.commands import WholeNumber, client_command, config_option, connect, examples, span_of
 from remuda.cli.exits import Exit, Interrupted
+from remuda.cli.invocation import ClientOptions
 from remuda.cli.nodes import complete_names
-from remuda.cli.numbers import WholeNumber, span_of
 from remuda.cli.output import one_line
 from remuda.cli.suggestions import pick
 from remuda.core.errors import RemudaError

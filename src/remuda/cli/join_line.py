@@ -2,7 +2,8 @@
 
 import click
 
-from remuda.cli.commands import ClientOptions, client_command, connect, examples
+from remuda.cli.commands import client_command, connect, examples
+from remuda.cli.invocation import ClientOptions
 
 
 @click.command(

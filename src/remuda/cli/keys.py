@@ -4,7 +4,8 @@ import json
 
 import click
 
-from remuda.cli.commands import ClientOptions, ListByDefault, client_command, connect, examples
+from remuda.cli.commands import ListByDefault, client_command, connect, examples
+from remuda.cli.invocation import ClientOptions
 from remuda.cli.output import one_line
 from remuda.cli.suggestions import pick
 

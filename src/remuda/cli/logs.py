@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from remuda.cli.commands import ClientOptions, client_command, connect, examples
-from remuda.cli.numbers import WholeNumber
+from remuda.cli.commands import WholeNumber, client_command, connect, examples
+from remuda.cli.invocation import ClientOptions
 from remuda.cli.output import one_line, raise_if_reader_gone
 from remuda.core import limits
 

@@ -206,9 +206,9 @@ def worker(ctx: click.Context, /, **flags: object) -> None:
     frontend_url = required_frontend(resolved.values)
     required_token(resolved.values)
     _say_starting(f"the worker of {frontend_url}")
-    from remuda.cli.worker import run  # Seconds of imports, which a refusal need not wait for.
+    from remuda.cli.worker import run_worker_command  # Seconds of imports, which a refusal need not wait for.
 
-    ctx.exit(run(resolved))
+    ctx.exit(run_worker_command(resolved))
 
 
 @root.command(
@@ -237,9 +237,9 @@ def join(ctx: click.Context, /, url: str, service: bool, **flags: object) -> Non
     required_token(resolved.values)
     planned = service_unit.plan(resolved.values.data_dir.absolute()) if service else None
     click.echo(f"Starting a worker on this machine, to join {resolved.values.register_to} ...", err=True)
-    from remuda.cli.join import run  # Seconds of imports, which a refusal need not wait for.
+    from remuda.cli.worker import run_join  # Seconds of imports, which a refusal need not wait for.
 
-    ctx.exit(run(resolved, planned))
+    ctx.exit(run_join(resolved, planned))
 
 
 def _say_starting(what: str) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from remuda.cli.commands import ClientOptions
+from remuda.cli.invocation import ClientOptions
 from remuda.cli.options import data_folder
 from remuda.cli.target import checked_url
 from remuda.core.errors import Invalid

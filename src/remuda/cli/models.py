@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import click
 from click.shell_completion import CompletionItem
 
-from remuda.cli.commands import ClientOptions, ListByDefault, client_command, connect, examples
-from remuda.cli.numbers import WholeNumber
+from remuda.cli.commands import ListByDefault, WholeNumber, client_command, connect, examples
+from remuda.cli.invocation import ClientOptions
 from remuda.cli.output import in_lines, one_line
 from remuda.core.errors import RemudaError
 

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import click
 from click.shell_completion import CompletionItem
 
-from remuda.cli.commands import ClientOptions, ListByDefault, client_command, confirm, connect, examples
+from remuda.cli.commands import ListByDefault, client_command, confirm, connect, examples
+from remuda.cli.invocation import ClientOptions
 from remuda.cli.output import one_line
 from remuda.cli.suggestions import pick
 from remuda.core.clock import SystemClock

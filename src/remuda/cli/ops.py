@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import click
 from click.shell_completion import CompletionItem
 
-from remuda.cli.commands import ClientOptions, ListByDefault, client_command, connect, examples
+from remuda.cli.commands import ListByDefault, WholeNumber, client_command, connect, examples, span_of
 from remuda.cli.exits import Exit
+from remuda.cli.invocation import ClientOptions
 from remuda.cli.nodes import complete_names
-from remuda.cli.numbers import WholeNumber, span_of
 from remuda.cli.output import one_line
 from remuda.cli.suggestions import pick
 from remuda.core.clock import SystemClock

@@ -9,9 +9,9 @@ from datetime import timedelta
 
 import click
 
-from remuda.cli.commands import ClientOptions
 from remuda.cli.exits import Exit, Interrupted, Unfinished, report
 from remuda.cli.fleet_tables import some_of
+from remuda.cli.invocation import ClientOptions
 from remuda.cli.ops_state import Picture, short_id, steps_of, title
 from remuda.cli.ops_tables import outcome_lines
 from remuda.cli.ops_watch import displaying, follow

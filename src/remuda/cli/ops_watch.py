@@ -12,8 +12,9 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from remuda.cli.commands import ClientOptions, connect
+from remuda.cli.commands import connect
 from remuda.cli.event_stream import EventStream, Lost, StreamTimeouts
+from remuda.cli.invocation import ClientOptions
 from remuda.cli.ops_state import AT_WORK, Picture, short_id, steps_of, title
 from remuda.cli.ops_tables import Place, amount, measured, note, progress_table, retrying, step_word
 from remuda.cli.options import ask_for

@@ -15,7 +15,7 @@ from pydantic import create_model
 from pydantic_core import PydanticUndefined
 
 from remuda.assembly.settings import CommonSettings, FrontendSettings, UpSettings, WorkerSettings, forms
-from remuda.cli.commands import Role
+from remuda.cli.invocation import Role
 from remuda.core import durations
 from remuda.core.errors import Misconfigured
 from remuda.core.settings import Described, ResolvedSettings, Settings, described, read_file, resolve

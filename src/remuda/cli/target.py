@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 from pydantic import SecretStr
 
 from remuda.assembly.settings.forms import base_url
-from remuda.cli.commands import ClientOptions
+from remuda.cli.invocation import ClientOptions
 from remuda.cli.options import ask_for, data_folder
 from remuda.core.errors import FrontendUnreachable, Misconfigured
 from remuda.host.folder import DataFolder, read_json

@@ -1,6 +1,9 @@
-"""ReplicaStore on SQL. Reads rows, compares, writes rows: where replicas go is decided in scheduler."""
+"""ModelStore and ReplicaStore on SQL: configured models and their replicas. Reads rows, compares, writes
+rows: where replicas go is decided in scheduler. Names of models are unique in the form they have on the
+bus, too.
+"""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final
@@ -9,17 +12,67 @@ import anyio
 from sqlalchemy import Connection, Row, and_, bindparam, delete, insert, or_, select, update
 
 from remuda.core import limits
-from remuda.core.errors import Conflict
+from remuda.core.errors import Conflict, NotFound
 from remuda.core.ids import BootId, NodeId, ReplicaKey
 from remuda.ops.model import Operation, OpId, Step, UnloadCause, UnloadReason
-from remuda.scheduler.model import Replica, Replicas, ReplicaState
+from remuda.scheduler.model import Replica, Replicas, ReplicaState, StoredModel
 from remuda.store import ops_intents
 from remuda.store.connections import unusable
 from remuda.store.database import Database
 from remuda.store.ops_codec import reason_of, stored_reason
 from remuda.store.ops_intents import Wished
 from remuda.store.ops_rows import Values, batches, take_turn
-from remuda.store.schema import nodes, on_its_way, replica_change_count, replicas
+from remuda.store.schema import models, nodes, on_its_way, replica_change_count, replicas
+from remuda.wire.subjects import token
+
+
+class SqlModelStore:
+    """Implements scheduler.ports.ModelStore. Each method is one transaction."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def models(self) -> Sequence[StoredModel]:
+        return await self._database.read(lambda c, now: _models(c))
+
+    async def put_model(self, model: StoredModel) -> StoredModel:
+        return await self._database.transact(lambda c, now: _put(c, now, model))
+
+    async def remove_model(self, name: str) -> StoredModel:
+        return await self._database.transact(lambda c, now: _remove_model(c, name))
+
+
+def _models(connection: Connection) -> list[StoredModel]:
+    return [_model(row) for row in connection.execute(select(models).order_by(models.c.name)).all()]
+
+
+def _put(connection: Connection, now: datetime, model: StoredModel) -> StoredModel:
+    alike = select(models.c.name).where(models.c.subject_token == token(model.name))
+    known = connection.scalar(alike.with_for_update())
+    if known is not None and known != model.name:
+        raise Conflict(
+            f"the model {model.name!r} would have the same name on the bus as {known!r}",
+            hint="choose a name that differs in more than dots and spaces, or remove the other model",
+        )
+    columns = {"text": model.text, "revision": model.revision, "origin": model.origin, "updated_at": now}
+    if known is None:
+        connection.execute(insert(models).values(name=model.name, subject_token=token(model.name), **columns))
+    else:
+        connection.execute(update(models).where(models.c.name == model.name).values(**columns))
+    return replace(model, updated_at=now)
+
+
+def _remove_model(connection: Connection, name: str) -> StoredModel:
+    row = connection.execute(select(models).where(models.c.name == name).with_for_update()).one_or_none()
+    if row is None:
+        raise NotFound(f"there is no model named {name!r}", hint="list the models to see their names")
+    connection.execute(delete(models).where(models.c.name == name))
+    return _model(row)
+
+
+def _model(row: Row[tuple[object]]) -> StoredModel:
+    return StoredModel(row.name, row.text, row.revision, row.origin, row.updated_at)
+
 
 _LATEST: Final = select(replica_change_count.c.latest)
 _LATEST_LOCKED: Final = _LATEST.with_for_update()

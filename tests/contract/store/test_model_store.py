@@ -8,7 +8,7 @@ import pytest
 from remuda.core.errors import Conflict, NotFound
 from remuda.scheduler.model import StoredModel
 from remuda.store.database import Database
-from remuda.store.models import SqlModelStore
+from remuda.store.replicas import SqlModelStore
 
 pytestmark = pytest.mark.anyio
 

@@ -37,9 +37,8 @@ from remuda.scheduler.service import Models
 from remuda.scheduler.unloader import Unloader
 from remuda.scheduler.upkeep import DriftRepair, Habits, Upkeep
 from remuda.scheduler.worker_calls import BusWorker
-from remuda.store.models import SqlModelStore
 from remuda.store.ops import SqlOpStore
-from remuda.store.replicas import SqlReplicaStore
+from remuda.store.replicas import SqlModelStore, SqlReplicaStore
 from tests.sim.ops.bus import LinesOfFrontend, SimulatedBus
 from tests.sim.ops.frontends import FrontendHost
 from tests.sim.serving.engines import SimulatedEngine, SimulatedUpstreams, SimulatedWorkerHttp

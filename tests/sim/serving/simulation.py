@@ -13,7 +13,7 @@ from remuda.models.reading import read_model
 from remuda.router import cold_path, live_table
 from remuda.scheduler import catalogue, demand, upkeep
 from remuda.scheduler.model import StoredModel
-from remuda.store.models import SqlModelStore
+from remuda.store.replicas import SqlModelStore
 from tests.sim.chance import Dice
 from tests.sim.ops.bus import SimulatedBus
 from tests.sim.ops.simulation import defects_told, innermost

@@ -6,7 +6,7 @@ import pytest
 from click.testing import CliRunner
 
 from remuda.cli import chat
-from remuda.cli.commands import ClientOptions
+from remuda.cli.invocation import ClientOptions
 from remuda.cli.output import as_text
 from remuda.core.errors import Invalid, PeerFailed
 

@@ -15,9 +15,9 @@ from click.testing import CliRunner
 
 from remuda.cli import checks
 from remuda.cli.checks import Patient, examine
-from remuda.cli.commands import ClientOptions
 from remuda.cli.exits import Exit
 from remuda.cli.findings import Finding, Level, ok
+from remuda.cli.invocation import ClientOptions
 from remuda.cli.main import root
 from remuda.core.clock import SystemClock
 from remuda.host.folder import DataFolder, write_json

@@ -14,8 +14,8 @@ from rich.console import Console
 from remuda.cli import models
 from remuda.cli.chat import ChatReply, _about, _pieces
 from remuda.cli.client import AdminClient, ApiAnswer
-from remuda.cli.commands import ClientOptions
 from remuda.cli.exits import Exit
+from remuda.cli.invocation import ClientOptions
 from remuda.cli.main import root
 from remuda.cli.model_files import model_text
 from remuda.cli.model_tables import model_table, replica_table, size

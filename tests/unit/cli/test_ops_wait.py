@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from remuda.cli.commands import ClientOptions
 from remuda.cli.exits import Exit
+from remuda.cli.invocation import ClientOptions
 from remuda.cli.ops_state import Picture
 from remuda.cli.ops_wait import Waiting, wait_and_report
 from remuda.cli.ops_watch import OperationLines, WithoutOutcomes

@@ -14,7 +14,8 @@ from pydantic import SecretStr
 
 from remuda.assembly.settings import CommonSettings, UpSettings, WorkerSettings
 from remuda.assembly.settings.shared import registration_token
-from remuda.cli.commands import ROLES, Role, settings_command
+from remuda.cli.commands import settings_command
+from remuda.cli.invocation import ROLES, Role
 from remuda.cli.options import config_file, data_folder, metavar, model_of, resolve_settings
 from remuda.core import durations
 from remuda.core.errors import Misconfigured

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
-from remuda.cli.commands import ClientOptions
+from remuda.cli.invocation import ClientOptions
 from remuda.cli.target import NotRunningHere, Target, checked_url, find_target
 from remuda.core.errors import Misconfigured
 from remuda.host.folder import DataFolder, write_json

@@ -23,9 +23,8 @@ from remuda.scheduler.load_ops import load_operation
 from remuda.scheduler.loader import Loader, LoaderDeps, LoadLimits
 from remuda.scheduler.model import Replica, ReplicaState, StoredModel
 from remuda.scheduler.ports import Place
-from remuda.store.models import SqlModelStore
 from remuda.store.ops import SqlOpStore
-from remuda.store.replicas import SqlReplicaStore
+from remuda.store.replicas import SqlModelStore, SqlReplicaStore
 from remuda.wire.backends import BackendInstall, BackendInstallReply, BackendListReply, InstalledBackend
 from remuda.wire.models import ModelsRunningReply, ModelStop, ModelStopReply, RunningModel
 from remuda.wire.nodes import InstalledArtifact, ModelFile, Report, RunningReplica, Work

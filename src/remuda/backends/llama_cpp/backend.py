@@ -12,7 +12,7 @@ import grpc
 from anyio.abc import TaskStatus
 
 from remuda.backends.calls import Backend, Context, Refused
-from remuda.backends.llama_cpp import answers, engine, replies
+from remuda.backends.llama_cpp import engine, replies
 from remuda.backends.llama_cpp.connection import EngineGone
 from remuda.backends.llama_cpp.engine import Engine, LoadFailed
 from remuda.backends.llama_cpp.forced_calls import CallReading
@@ -119,9 +119,9 @@ class LlamaCppBackend(Backend):
             async with loaded.slot():
                 if loaded.pools:
                     body = {"input": content, "encoding_format": "base64"}
-                    return answers.pooled_embedding(await loaded.connection.post("/v1/embeddings", body))
+                    return replies.pooled_embedding(await loaded.connection.post("/v1/embeddings", body))
                 answer = await loaded.connection.post("/embedding", {"content": content})
-                return answers.token_embeddings(answer)
+                return replies.token_embeddings(answer)
 
     async def Rerank(self, request: pb.RerankRequest, context: Context) -> pb.RerankResult:
         documents = list(request.documents)
@@ -132,7 +132,7 @@ class LlamaCppBackend(Backend):
                 raise Refused(grpc.StatusCode.UNIMPLEMENTED, message)
             async with loaded.slot():
                 body = {"query": request.query, "documents": documents, "top_n": wanted}
-                return answers.rerank_result(await loaded.connection.post("/v1/rerank", body), documents)
+                return replies.rerank_result(await loaded.connection.post("/v1/rerank", body), documents)
 
     async def TokenizeString(self, request: pb.PredictOptions, context: Context) -> pb.TokenizationResponse:
         with self._asked() as loaded:

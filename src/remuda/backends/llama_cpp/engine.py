@@ -21,9 +21,9 @@ import grpc
 
 from remuda.backends.calls import Refused
 from remuda.backends.llama_cpp import limits
-from remuda.backends.llama_cpp.answers import metrics_response
 from remuda.backends.llama_cpp.connection import EngineConnection, EngineGone, Json
 from remuda.backends.llama_cpp.load_options import LoadPlan
+from remuda.backends.llama_cpp.replies import metrics_response
 from remuda.backends.llama_cpp.watchdog import BusiestThread, StepLimit, Watchdog
 from remuda.core.entropy import Entropy
 from remuda.rpc import backend_pb2 as pb
