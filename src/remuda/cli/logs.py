@@ -163,7 +163,7 @@ def _lines(client: "AdminClient", source: LogSource, tail: int) -> Sequence["Log
 def _follow_all(asked: ClientOptions, sources: Sequence[LogSource], tail: int) -> None:
     """Each log in a thread of its own, until all of them end, the command is interrupted, or the program that
     reads our output has gone."""
-    from remuda.cli.log_follow import followed
+    from remuda.cli.following import followed
     from remuda.core.errors import Invalid, RemudaError
 
     if len(sources) > _FOLLOWED_MAX:

@@ -13,7 +13,7 @@ from rich.live import Live
 from rich.text import Text
 
 from remuda.cli.commands import connect
-from remuda.cli.event_stream import EventStream, Lost, StreamTimeouts
+from remuda.cli.following import EventStream, Lost, StreamTimeouts
 from remuda.cli.invocation import ClientOptions
 from remuda.cli.ops_state import AT_WORK, Picture, short_id, steps_of, title
 from remuda.cli.ops_tables import Place, amount, measured, note, progress_table, retrying, step_word

@@ -1,12 +1,17 @@
 """The OpenAPI document: what FastAPI knows of the routes, the bodies that our own codec reads, and the
-routes for inference, of which FastAPI knows nothing; and the same as a page for people, without scripts."""
+routes for inference, of which FastAPI knows nothing; and the same as a page for people, without scripts.
+
+The schemas of OpenAI's API are made of the very types that requests are read into and answers are written
+from.
+"""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from html import escape
 from typing import Final
 
 import anyio.to_thread
+import msgspec
 from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
@@ -14,8 +19,11 @@ from pydantic.json_schema import models_json_schema
 
 from remuda.gateway.guards import node_caller, require_admin, require_key
 from remuda.gateway.messages import ANSWERS, JSON, SCHEMAS, Described, gives_raw
-from remuda.gateway.openai import openapi_paths
+from remuda.gateway.openai.errors import ErrorAnswer
+from remuda.gateway.openai.incoming import ASKS, Ask
+from remuda.gateway.openai.model_list import MODELS, ListedModel, ModelList
 from remuda.gateway.services import Access
+from remuda.inference.model import RequestKind
 from remuda.wire import nodes as wire
 from remuda.wire import operations, serving
 from remuda.wire.admin import KeyRequest
@@ -148,10 +156,10 @@ def _assembled(app: FastAPI) -> Described:
     _, answers = models_json_schema([(model, "serialization") for model in ANSWERS], ref_template=SCHEMAS)
     _, bodies = models_json_schema([(body, "validation") for body in _BODIES], ref_template=SCHEMAS)
     schemas |= answers["$defs"] | bodies["$defs"]
-    inference = openapi_paths.schemas()
+    inference = _inference_schemas()
     assert schemas.keys().isdisjoint(inference), "two schemas have one name"
     schemas |= inference
-    document["paths"] = openapi_paths.paths() | document["paths"]
+    document["paths"] = _inference_paths() | document["paths"]
     # FastAPI promises its own answer to bad parameters; ours is the common envelope.
     for unused in ("HTTPValidationError", "ValidationError"):
         schemas.pop(unused, None)
@@ -167,3 +175,104 @@ def _not_asked_for(access: Access) -> set[str]:
     admin = set() if access.keys_required else {require_admin.scheme_name, require_key.scheme_name}
     token = {node_caller.scheme_name} if access.registration_token is None else set()
     return admin | token
+
+
+_SUMMARIES: Final = {
+    RequestKind.CHAT: "Chat",
+    RequestKind.COMPLETION: "Complete a text",
+    RequestKind.EMBEDDING: "Embed texts",
+    RequestKind.RERANK: "Rerank documents",
+}
+_DESCRIPTIONS: Final = {
+    RequestKind.CHAT: "Answer a conversation: a `chat.completion`, or with `stream` its chunks as they come.",
+    RequestKind.COMPLETION: "Continue a text: a `text_completion`, or with `stream` its pieces as they come.",
+    RequestKind.EMBEDDING: "Vectors of texts or tokens, as a list of `embedding`.",
+    RequestKind.RERANK: "How well documents answer a query, best first.",
+}
+_STREAMS: Final = (RequestKind.CHAT, RequestKind.COMPLETION)
+_REFUSALS: Final[Mapping[int, str]] = {
+    400: "`param` names what is wrong in the request.",
+    401: "Missing or invalid API key.",
+    403: "The key is not for this model, or a web page asks on loopback.",
+    404: "There is no such model; similar names are told.",
+    413: "Too large.",
+    431: "The head of the request is too large.",
+    429: "As many wait as may wait.",
+    500: "A defect; the frontend's log has the details.",
+    502: "The backend failed.",
+    503: "The model is being loaded (`loading` says how far it is), or no node can take it.",
+    504: "The backend said nothing for too long.",
+}
+_OF_PAGES: Final = (401, 403, 404, 431)
+_REQUEST_ID: Final[Described] = {
+    "x-request-id": {"description": "The client's own, or a new one.", "schema": {"type": "string"}}
+}
+_RETRY_AFTER: Final[Described] = {
+    "Retry-After": {"description": "Seconds.", "schema": {"type": "integer", "minimum": 1}}
+}
+
+
+def _inference_schemas() -> Described:
+    """Those that `paths` refers to, by name."""
+    types = [*(ask.wanted for ask in ASKS.values()), ModelList, ListedModel, ErrorAnswer]
+    _, components = msgspec.json.schema_components(types, ref_template=SCHEMAS.format(model="{name}"))
+    return components
+
+
+def _inference_paths() -> Described:
+    """Every route that the door answers."""
+    one_model = {"name": "id", "in": "path", "required": True, "schema": {"type": "string"}}
+    listed = _page("list_models", "Models", "Models that can be asked for.", ModelList)
+    shown = _page("show_model", "One model", "One of them; its name may hold slashes.", ListedModel)
+    return {
+        **{path: {"post": _inference_operation(ask)} for path, ask in ASKS.items()},
+        MODELS: {"get": listed},
+        f"{MODELS}/{{id}}": {"get": {**shown, "parameters": [one_model]}},
+    }
+
+
+def _inference_operation(ask: Ask) -> Described:
+    answers: Described = {JSON: {"schema": {"type": "object"}}}
+    if ask.kind in _STREAMS:
+        answers["text/event-stream"] = {"schema": {"type": "string"}}
+    answered = {"description": "In OpenAI's words.", "content": answers, "headers": _REQUEST_ID}
+    return {
+        **_about(f"ask_{ask.kind}", _SUMMARIES[ask.kind], _DESCRIPTIONS[ask.kind]),
+        "requestBody": {"required": True, "content": {JSON: {"schema": _reference(ask.wanted)}}},
+        "responses": {"200": answered, **_refusals(_REFUSALS)},
+    }
+
+
+def _page(name: str, summary: str, about: str, shown: type[msgspec.Struct]) -> Described:
+    content = {JSON: {"schema": _reference(shown)}}
+    answered = {"description": about, "content": content, "headers": _REQUEST_ID}
+    return {
+        **_about(name, summary, about),
+        "responses": {"200": answered, **_refusals(_OF_PAGES)},
+    }
+
+
+def _about(name: str, summary: str, about: str) -> Described:
+    return {
+        "tags": ["inference"],
+        "operationId": name,
+        "summary": summary,
+        "description": about,
+        "security": [{require_key.scheme_name: []}],
+    }
+
+
+def _refusals(statuses: Iterable[int]) -> Described:
+    content = {JSON: {"schema": _reference(ErrorAnswer)}}
+    return {
+        str(status): {
+            "description": _REFUSALS[status],
+            "content": content,
+            "headers": _REQUEST_ID | (_RETRY_AFTER if status in (429, 503) else {}),
+        }
+        for status in statuses
+    }
+
+
+def _reference(named: type) -> Described:
+    return {"$ref": SCHEMAS.format(model=named.__name__)}

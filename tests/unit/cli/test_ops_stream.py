@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from remuda.cli.event_stream import EventStream, Lost, StreamTimeouts
+from remuda.cli.following import EventStream, Lost, StreamTimeouts
 from remuda.core.entropy import SeededEntropy
 from remuda.core.errors import FrontendUnreachable, NotFound, RemudaError
 from remuda.core.sse import SseEvent

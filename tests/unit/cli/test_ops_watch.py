@@ -5,7 +5,7 @@ from io import StringIO
 
 from rich.console import Console
 
-from remuda.cli.event_stream import Lost
+from remuda.cli.following import Lost
 from remuda.cli.ops_state import Picture
 from remuda.cli.ops_tables import op_page, op_table, outcome_lines, progress_table, step_table
 from remuda.cli.ops_watch import JsonLines, OperationBars, OperationLines

@@ -5,7 +5,7 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
-from remuda.cli.log_follow import CAUGHT_UP, Shown, followed
+from remuda.cli.following import CAUGHT_UP, Shown, followed
 from remuda.core.errors import FrontendUnreachable, NotFound, RemudaError
 from remuda.wire.codec import encode
 from remuda.wire.logs import LogEnd, LogLine
