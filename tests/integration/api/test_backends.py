@@ -30,10 +30,23 @@ CPU = {
 }
 
 
-@pytest.fixture
-async def frontend(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[LiveFrontend]:
+@pytest.fixture(scope="module")
+async def shared(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[LiveFrontend]:
     async with ops_frontend(tmp_path_factory.mktemp("backends")) as live:
         yield live
+
+
+@pytest.fixture
+async def frontend(shared: LiveFrontend) -> AsyncIterator[LiveFrontend]:
+    """Without nodes, and without anything to do for one."""
+    yield shared
+    for node in (await shared.admin.get("/api/nodes")).json():
+        assert (await shared.admin.delete(f"/api/nodes/{node['id']}")).status_code == 200
+    await wait_until(lambda: nothing_to_do(shared), what="the end of what nodes had to do")
+
+
+async def nothing_to_do(frontend: LiveFrontend) -> bool:
+    return not (await page(frontend))["processingBackends"]
 
 
 async def page(frontend: LiveFrontend, **query: str | int) -> Json:
@@ -394,9 +407,10 @@ async def test_a086_an_upgrade_of_what_no_node_has_is_refused_and_leaves_nothing
     frontend: LiveFrontend,
 ) -> None:
     await our_node(frontend, "lacks")
+    before = (await frontend.admin.get("/api/ops")).json()["operations"]
     reply = await frontend.admin.post("/api/backends/upgrade/versioned")
     assert (reply.status_code, "no node has versioned" in reply.json()["error"]["message"]) == (404, True)
-    assert (await frontend.admin.get("/api/ops")).json()["operations"] == []
+    assert (await frontend.admin.get("/api/ops")).json()["operations"] == before
 
 
 async def test_a099_upgrading_all_leaves_nothing_to_upgrade(frontend: LiveFrontend) -> None:
