@@ -126,4 +126,13 @@ def alive(pid: int) -> bool:
         return False
     except (PermissionError, OverflowError):
         return True  # Another user's process, so it lives.
-    return True
+    return not _is_zombie(pid)
+
+
+def _is_zombie(pid: int) -> bool:
+    """Ended, and not yet collected by its parent: in a container that may take long. Known on Linux only."""
+    try:
+        after_the_name = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2]
+    except OSError:
+        return False
+    return after_the_name.split()[:1] == [b"Z"]

@@ -9,7 +9,7 @@ import pytest
 from pydantic import SecretStr
 
 from remuda.cli.invocation import ClientOptions
-from remuda.cli.target import NotRunningHere, Target, checked_url, find_target
+from remuda.cli.target import NotRunningHere, Target, alive, checked_url, find_target
 from remuda.core.errors import Misconfigured
 from remuda.host.folder import DataFolder, write_json
 
@@ -98,6 +98,14 @@ def test_what_a_dead_frontend_left_behind_does_not_count(tmp_path: Path) -> None
 
     with pytest.raises(NotRunningHere, match="has ended"):
         find_target(ClientOptions(), environ)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the kernel does not tell")
+def test_a_process_that_ended_and_was_not_collected_is_not_alive() -> None:
+    with subprocess.Popen(["true"]) as child:
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        assert not alive(child.pid)
+    assert alive(os.getpid())
 
 
 @pytest.mark.parametrize(
