@@ -1,6 +1,7 @@
 """A real PostgreSQL on a free loopback port, from the binaries of a PyPI package. PostgreSQL refuses to run
 as root, so under root it runs as `nobody`. It is gone when its block ends, whatever ends it."""
 
+import atexit
 import importlib.util
 import os
 import pwd
@@ -13,6 +14,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 
 import psutil
@@ -23,13 +25,15 @@ _START_S = 60.0
 _STOP_S = 10.0
 _POLL_S = 0.05
 _USER = "remuda"
+_PASSWORD = secrets.token_hex(16)
+_PREFIX = "remuda-postgres-"
 
 
 @contextmanager
 def postgres_server() -> Iterator["PostgresServer"]:
     """A server of one's own: running, with no database but its own."""
-    with tempfile.TemporaryDirectory(prefix="remuda-postgres-", ignore_cleanup_errors=True) as folder:
-        server = PostgresServer(Path(folder))
+    with tempfile.TemporaryDirectory(prefix=_PREFIX, ignore_cleanup_errors=True) as folder:
+        server = PostgresServer(Path(folder), _template())
         try:
             server.start()
             yield server
@@ -69,14 +73,21 @@ def _rows(connection: "psycopg.Connection[tuple[object, ...]]", table: str) -> l
 
 
 class PostgresServer:
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, template: "PostgresServer | None" = None) -> None:
+        """`template` has the data to begin with, and the programs; without one, both are made."""
         self._folder = folder
         self._account = pwd.getpwnam("nobody") if os.geteuid() == 0 else None
         self._process: subprocess.Popen[bytes] | None = None
         self._databases = 0
-        self.password = secrets.token_hex(16)
+        self.password = _PASSWORD
         self.port = _free_port()
-        self._initialise()
+        self._hand_over(folder)
+        if template is None:
+            self._binaries = self._reachable_binaries()
+            self._initialise()
+        else:
+            self._binaries = template._binaries
+            subprocess.run(["cp", "-Rp", template._folder / "data", folder], check=True, timeout=_START_S)
 
     def url(self, database: str = "postgres") -> str:
         return f"postgresql://{_USER}:{self.password}@127.0.0.1:{self.port}/{database}"
@@ -149,9 +160,15 @@ class PostgresServer:
     def _initialise(self) -> None:
         password_file = self._folder / "password"
         password_file.write_text(self.password)
-        self._hand_over(self._folder, password_file)
-        self._binaries = self._reachable_binaries()
-        data = ["-D", str(self._folder / "data"), "--no-sync", "--locale=C", "--encoding=UTF8"]
+        self._hand_over(password_file)
+        data = [
+            "-D",
+            str(self._folder / "data"),
+            "--no-sync",
+            "--locale=C",
+            "--encoding=UTF8",
+            "--wal-segsize=1",
+        ]
         login = ["-U", _USER, "--auth=scram-sha-256", f"--pwfile={password_file}"]
         if self._run("initdb", *data, *login).wait(_START_S) != 0:
             raise RuntimeError(f"initdb failed:\n{self._log()}")
@@ -222,6 +239,14 @@ class PostgresServer:
 
     def _log(self) -> str:
         return (self._folder / "log").read_text(errors="replace")
+
+
+@cache
+def _template() -> PostgresServer:
+    """Never started: to copy its data costs less than to make them anew. It stays until the tests end."""
+    folder = tempfile.TemporaryDirectory(prefix=_PREFIX, ignore_cleanup_errors=True)
+    atexit.register(folder.cleanup)
+    return PostgresServer(Path(folder.name))
 
 
 def _installation() -> Path:
