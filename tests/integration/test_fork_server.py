@@ -11,6 +11,7 @@ import pytest
 
 from tests.support.fork_server import FORK_SERVER, ForkedProcess
 from tests.support.namespaces import two_machines
+from tests.support.processes import ranch
 from tests.support.waiting import wait_until_blocking
 
 pytestmark = pytest.mark.skipif(
@@ -56,11 +57,25 @@ def test_it_has_its_own_arguments_environment_streams_session_and_exit_code(
 def test_it_is_a_child_of_the_tests_and_can_be_killed(tmp_path: Path, program: str) -> None:
     process = started(tmp_path, program, "stay", WHO="me")
     assert process is not None
-    assert psutil.Process(process.pid).ppid() == os.getpid()
+    seen = psutil.Process(process.pid)
+    assert seen.ppid() == os.getpid()
     wait_until_blocking(lambda: "to stderr" in (tmp_path / "err").read_text())
+    assert [word for word in seen.cmdline() if word] == [sys.executable, "-m", program, "stay"]
+    assert seen.environ() == {**os.environ, "WHO": "me"}
     assert process.poll() is None
     process.kill()
     assert process.wait(30) == -signal.SIGKILL
+
+
+def test_the_worker_of_a_copy_is_its_child_and_ends_with_it(tmp_path: Path) -> None:
+    with ranch(tmp_path / "ranch") as place:
+        up = place.up()
+        worker = up.child("worker")
+        assert worker.ppid() == up.pid
+        assert worker.environ()["REMUDA_DATA_DIR"] == str(up.data_dir)
+        assert {process.pid for process in place.processes()} >= {up.pid, worker.pid}
+        up.kill()
+        assert psutil.wait_procs([worker], 30)[1] == []
 
 
 def test_what_an_interpreter_reads_at_its_start_needs_a_new_one(tmp_path: Path, program: str) -> None:

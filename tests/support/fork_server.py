@@ -2,8 +2,9 @@
 
 Importing a frontend is most of what starting one costs, and the suite starts hundreds. So a process that has
 imported everything, and done nothing else, is copied by fork: the copy gets its own session, arguments,
-environment and output, and runs the module as `python -m` would. By its parent, signals and exit code it is
-like any other child of the tests; only the process table shows the template's command line. Linux only.
+environment and output, and runs the module as `python -m` would. By its parent, signals and exit code, and in
+the process table, it is like any other child of the tests. The own worker of a copied `remuda up` is copied,
+too. Linux only.
 
 What a new interpreter does at its start (launchers, installed wheels, secrets among the arguments) is tested
 with processes that are started in the usual way.
@@ -24,9 +25,13 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Final, NoReturn
+from typing import IO, TYPE_CHECKING, Final, NoReturn
 
+import anyio
 import msgspec
+
+if TYPE_CHECKING:  # The template imports what it copies, and the tests need not.
+    from remuda.host.children import LaunchSpec
 
 _ROOTS = (
     "remuda.assembly.up",
@@ -37,6 +42,7 @@ _ROOTS = (
 )
 _ROOT = Path(__file__).parents[2]
 _MESSAGE_BYTES = 1 << 17
+_TITLE_BYTES = 1 << 14  # Room for the arguments of a copy, and as much for its environment.
 _SYS_CLONE = {"x86_64": 56, "aarch64": 220}
 _CLONE_PARENT = 0x8000
 _PR_SET_PDEATHSIG = 1
@@ -145,8 +151,9 @@ def _template() -> tuple[socket.socket, "subprocess.Popen[bytes]"]:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
         process = subprocess.Popen(
-            [sys.executable, "-m", __name__, str(theirs.fileno()), str(os.getpid())],
+            [sys.executable, "-m", __name__, str(theirs.fileno()), str(os.getpid()), " " * _TITLE_BYTES],
             cwd=_ROOT,
+            env={**os.environ, "REMUDA_ROOM": " " * _TITLE_BYTES},
             stdin=subprocess.DEVNULL,
             pass_fds=[theirs.fileno()],
             start_new_session=True,
@@ -162,17 +169,22 @@ def serve(channel: socket.socket, parent: int) -> None:
     assert threading.active_count() == 1, "a copy of this process would lack its threads"
     gc.collect()
     gc.freeze()
+    _serve_copies(channel, parent)
+
+
+def _serve_copies(channel: socket.socket, parent: int) -> None:
+    """The copies are children of that process, which is this one's parent."""
     while True:
         order, descriptors, _, _ = socket.recv_fds(channel, _MESSAGE_BYTES, 3)
         if not order:
             return
-        pid = _fork_sibling()
-        if pid == 0:
+        if _fork_sibling() == 0:
+            os.setsid()
+            channel.send(str(os.getpid()).encode())
             channel.close()
             _run(msgspec.json.decode(order, type=Order), descriptors, parent)
         for descriptor in descriptors:
             os.close(descriptor)
-        channel.send(str(pid).encode())
 
 
 def _fork_sibling() -> int:
@@ -190,7 +202,6 @@ def _fork_sibling() -> int:
 
 
 def _run(order: Order, descriptors: Sequence[int], parent: int) -> NoReturn:
-    os.setsid()
     _end_with(parent)
     for target, descriptor in enumerate(descriptors):
         os.dup2(descriptor, target)
@@ -203,8 +214,65 @@ def _run(order: Order, descriptors: Sequence[int], parent: int) -> NoReturn:
     sys.argv = [module, *arguments]
     sys.path[0] = order.cwd
     sys.orig_argv = [sys.executable, "-m", module, *arguments]
+    _show(sys.orig_argv, order.environ)
+    if order.words[:2] == ["remuda", "up"]:
+        _copy_own_workers()
     runpy.run_module(module, run_name="__main__", alter_sys=True)
     sys.exit()
+
+
+def _show(words: Sequence[str], environ: Mapping[str, str]) -> None:
+    """In the process table, where the kernel reads what the template was started with."""
+    fields = Path("/proc/self/stat").read_bytes().rpartition(b")")[2].split()
+    ours_first = sorted(environ.items(), key=lambda item: not item[0].startswith("REMUDA_"))
+    shown = (words, [f"{name}={value}" for name, value in ours_first])
+    for place, texts in zip((45, 47), shown, strict=True):  # arg_start, arg_end, env_start, env_end
+        start, end = int(fields[place]), int(fields[place + 1])
+        text = b"".join(one.encode() + b"\0" for one in texts)
+        ctypes.memmove(start, text[: end - start - 1].ljust(end - start, b"\0"), end - start)
+
+
+def _copy_own_workers() -> None:
+    """Before it has threads, `remuda up` leaves a copy of itself behind from which its workers are copied."""
+    from remuda.host import children
+
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    parent, start, nothing = os.getpid(), children._start, os.open(os.devnull, os.O_RDONLY)
+    if os.fork() == 0:
+        ours.close()
+        os.setsid()
+        _end_with(parent)
+        _serve_copies(theirs, parent)
+        os._exit(0)
+    theirs.close()
+
+    async def copied(spec: "LaunchSpec", sink: int) -> object:
+        if spec.argv[:3] != (sys.executable, "-m", "remuda"):
+            return await start(spec, sink)
+        order = Order(list(spec.argv[2:]), dict(spec.env), str(spec.cwd or os.getcwd()))
+        socket.send_fds(ours, [msgspec.json.encode(order)], [nothing, sink, sink])
+        return _Awaited(int(ours.recv(_MESSAGE_BYTES)))
+
+    setattr(children, "_start", copied)  # noqa: B010 - to the type checker it would be a mistake.
+
+
+class _Awaited:
+    """What `remuda.host.children` uses of a process."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self._code: int | None = None
+
+    async def wait(self) -> int:
+        if self._code is None:
+            descriptor = os.pidfd_open(self.pid)
+            try:
+                await anyio.wait_readable(descriptor)
+            finally:
+                os.close(descriptor)
+            _, status = os.waitpid(self.pid, 0)  # noqa: ASYNC222 - it has ended.
+            self._code = os.waitstatus_to_exitcode(status)
+        return self._code
 
 
 def _end_with(parent: int) -> None:
