@@ -5,7 +5,6 @@ only those tests run that start no server. Exits with 1 if anything failed.
 """
 
 import argparse
-import json
 import subprocess
 import sys
 import tempfile
@@ -26,8 +25,6 @@ LINTERS = {
 # to run would be waited for without end.
 PYTEST = ("pytest", "-n", "auto", "--dist", "loadgroup", "--no-loadscope-reorder", "--max-worker-restart=0")
 WHOLE = (*PYTEST, "-m", "not long", "--durations", "25", "--durations-min", "5")
-FAILED = ROOT / ".pytest_cache" / "v" / "cache" / "lastfailed"
-FEW = 3
 QUICK = (*PYTEST, "-m", "not long", "--hypothesis-profile", "quick", "tests/unit")
 
 
@@ -73,22 +70,20 @@ def types_and_tests(pytest: Sequence[str]) -> bool:
         mypy = Check("mypy", ["mypy"], output)
         try:
             print("\n== pytest, and mypy beside it", flush=True)
-            tests = Check("pytest", pytest).passed() or pass_alone()
-            outcomes = [tests, mypy.passed()]
+            compile_tests(pytest)
+            outcomes = [Check("pytest", pytest).passed(), mypy.passed()]
         finally:
             mypy.end()
     return all(outcomes)
 
 
-def pass_alone() -> bool:
-    """Whether the few tests that failed beside others pass with nothing beside them. Each is a bug all the
-    same: see docs/decisions/running-tests.md."""
-    failed = sorted(json.loads(FAILED.read_text())) if FAILED.exists() else []
-    if not 0 < len(failed) <= FEW:
-        return False
-    for test in failed:
-        print(f"unsteady, or broken: {test}", flush=True)
-    return Check("once more, alone", ["pytest", "-p", "no:cacheprovider", *failed]).passed()
+def compile_tests(pytest: Sequence[str]) -> None:
+    """In a fresh clone every process of the tests would compile all that it imports, at the same time."""
+    if (ROOT / "tests" / "__pycache__").exists():
+        return
+    _, *arguments = pytest
+    words = [str(PROGRAMS / "pytest"), *arguments, "-n", "0", "--collect-only", "-qq"]
+    subprocess.run(words, cwd=ROOT, stdout=subprocess.DEVNULL, check=False)  # The tests tell what is wrong.
 
 
 def main() -> int:
