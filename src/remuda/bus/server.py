@@ -280,7 +280,7 @@ class NatsServer:
         """Have the running server take the account as it stands in the file."""
         user = self._system.mint_frontend("admin", now=self._clock.now(), ttl=_SYSTEM_USER_TTL)
         claims = self._folder.account_file.read_bytes()
-        said = _ClaimsAnswer.model_validate_json(
+        answer = _ClaimsAnswer.model_validate_json(
             await ask_once(
                 parse_servers(self.url),
                 UserJwt(user.jwt, user.seed),
@@ -289,8 +289,8 @@ class NatsServer:
                 _PUSH_LIMIT,
             )
         )
-        if said.error is not None:
-            raise BusUnusable(f"the bus server refused the claims: {said.error.description}")
+        if answer.error is not None:
+            raise BusUnusable(f"the bus server refused the claims: {answer.error.description}")
 
 
 class _ClaimsError(BaseModel):

@@ -291,15 +291,15 @@ def refusal_of(target: Target, answer: ApiAnswer) -> RemudaError:
         return PeerFailed(f"{url} redirects, which is not followed", hint="use the address it redirects to")
     if answer.status == 401:
         return _unauthorized(target)
-    said = _said(answer.body)
-    message = said.message.removesuffix(f" ({said.hint})" if said.hint else "")
-    if said.code == "model_not_found":
+    problem = _problem_in(answer.body)
+    message = problem.message.removesuffix(f" ({problem.hint})" if problem.hint else "")
+    if problem.code == "model_not_found":
         message = message.replace("GET /v1/models lists", "`remuda models` lists")
     message = message or f"the frontend at {url} answered with HTTP status {answer.status}"
-    hint = said.hint
-    if not hint and said.code in _OUR_OWN_TROUBLE:
+    hint = problem.hint
+    if not hint and problem.code in _OUR_OWN_TROUBLE:
         hint = "`remuda doctor` says more"
-    return kind(message[:_REASON_CHARS_MAX], hint=hint, reason=said.code, details=_details(answer.body))
+    return kind(message[:_REASON_CHARS_MAX], hint=hint, reason=problem.code, details=_details(answer.body))
 
 
 def _unauthorized(target: Target) -> Unauthorized:
@@ -314,11 +314,11 @@ def _unauthorized(target: Target) -> Unauthorized:
     )
 
 
-def _said(body: bytes) -> Problem:
+def _problem_in(body: bytes) -> Problem:
     """An error of any shape that frontends use; without words when it has none of them."""
     with suppress(Rejected):
-        told = decode(NodeError, body).error
-        return Problem(told.reason, told.message, told.hint)
+        error = decode(NodeError, body).error
+        return Problem(error.reason, error.message, error.hint)
     with suppress(Rejected):
         words = decode(_OpenAiError, body).error
         return Problem(words.code, words.message)

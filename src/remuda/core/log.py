@@ -84,7 +84,7 @@ _TRACEBACK: Final = "exception"
 
 def sentence(event: str, details: Mapping[str, object]) -> str:
     """One line: what happened, why, what to do about it, and the rest in brackets. A traceback follows it."""
-    said = SENTENCES.get(event) or (event.replace("_", " ") if event.isidentifier() else event)
+    sentence = SENTENCES.get(event) or (event.replace("_", " ") if event.isidentifier() else event)
     trace = details.get(_TRACEBACK, "")
     rest = {
         name: _printable(value)
@@ -93,7 +93,7 @@ def sentence(event: str, details: Mapping[str, object]) -> str:
     }
     hint = rest.pop("hint", "")
     why = next((name for name in _WHY if name in rest), None)
-    parts = [said[:1].upper() + said[1:]]
+    parts = [sentence[:1].upper() + sentence[1:]]
     if why is not None:
         parts.append(f": {rest.pop(why)}")
     if hint:

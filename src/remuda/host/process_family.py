@@ -90,7 +90,7 @@ _POLL_MOST_S = 0.2
 class ProcessFamily:
     """Those in `leaders`, those whose mark fits, and all they started. Who was found once stays known.
 
-    Leaders are children of this process that somebody waits for.
+    Leaders are children of this process that are waited for.
     """
 
     def __init__(self, leaders: Collection[Identity], marked: Callable[[Mark], bool]) -> None:
@@ -117,7 +117,7 @@ class ProcessFamily:
         await self._until_gone(lambda seen: None)
 
     async def kill(self) -> None:
-        """Until nobody is left: those being killed may be starting more."""
+        """Until none is left: those being killed may be starting more."""
         await self._until_gone(lambda seen: descendants.send(seen.identity, signal.SIGKILL))
 
     async def _until_gone(self, act: Callable[[Seen], None]) -> None:
@@ -151,7 +151,7 @@ class Warden:
         self._tell("+", leader)
 
     def forget(self, leader: Identity) -> None:
-        """Nothing of it is left, and its number may become somebody else's."""
+        """Nothing of it is left, and its number may be reused."""
         self._leaders.discard(leader)
         self._tell("-", leader)
 
@@ -190,7 +190,7 @@ class Warden:
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.DEVNULL,
                     env={},
-                    start_new_session=True,  # Whoever kills our group does not mean the warden.
+                    start_new_session=True,  # A signal to our group is not meant for the warden.
                 )
         except OSError:
             self._close_pipe()

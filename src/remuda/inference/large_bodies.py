@@ -166,7 +166,7 @@ WAITING_MAX: Final = 64  # Requests with long work to be done, the one at work i
 
 class Slicer:
     """Work that ends within its first slice, as nearly all does, costs nothing more. Longer work is done for
-    one request at a time: a hundred side by side would hold up everybody for a hundred slices at once."""
+    one request at a time: a hundred side by side would hold up all others for a hundred slices at once."""
 
     def __init__(
         self, clock: Clock, *, work_ms_max: float = WORK_MS_MAX, waiting_max: int = WAITING_MAX

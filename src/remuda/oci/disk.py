@@ -162,7 +162,7 @@ class Growth:
 
 
 class GrowingFile:
-    """Reads blocks until there is something to read. Used by one thread, closed by whoever opened it."""
+    """Reads blocks until there is something to read. Used by one thread, closed by its opener."""
 
     def __init__(self, path: Path, growth: Growth) -> None:
         self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -199,7 +199,7 @@ class Partial:
 
     @classmethod
     def claimed(cls, path: Path, name: str, expected: int | None, algorithm: str) -> "Partial | None":
-        """None while somebody else has it."""
+        """None while another process has it."""
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -249,7 +249,7 @@ async def fetch_blob(
 ) -> str:
     """Have the blob in the store, and return its digest. ContentRefused when it is not as promised.
 
-    `on_claimed` hears of the partial that it will be, where nobody else is at it.
+    `on_claimed` hears of the partial that it will be, where no other process fetches it.
     """
     async with store.claim(wanted, on_bytes) as claimed:
         if isinstance(claimed, Path):

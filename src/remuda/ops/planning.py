@@ -352,7 +352,7 @@ def attempts_at_work(steps: Iterable[Step]) -> frozenset[AttemptKey]:
 
 
 def telling(steps: Iterable[Step]) -> bool:
-    """Whether somebody may tell how far an attempt is, whichever frontend has sent it."""
+    """Whether progress of an attempt may arrive, whichever frontend has sent it."""
     return any(
         step.state in _AT_WORK
         and step.kind in (Kind.INSTALL, Kind.UPGRADE, Kind.LOAD)

@@ -37,7 +37,7 @@ class LiveProgress:
     file_name: str = ""
     current_bytes: int = 0  # Of the phase.
     total_bytes: int = 0  # 0: not known.
-    fraction: float | None = None  # 0..1, of the whole attempt; None: nobody can tell.
+    fraction: float | None = None  # 0..1, of the whole attempt; None: unknown.
     rate_bytes_s: float | None = None  # Measured; None until it is.
     left: timedelta | None = None  # Of the phase, where its bytes are exact.
     age_s: int | None = None  # How long nothing was heard, once that is noticeable.
@@ -64,12 +64,12 @@ def fold(live: LiveProgress, event: InstallProgress, at_s: float) -> LiveProgres
     """The state after this event; `at_s` is of a clock that never goes back."""
     if live.ended or (event.seq and event.seq <= live.seq) or (live.seq and not event.seq):
         return live
-    told = _exact(live, event) if event.seq else _pieced_together(live, event)
-    return _measured(live, told, at_s)
+    updated = _exact(live, event) if event.seq else _pieced_together(live, event)
+    return _measured(live, updated, at_s)
 
 
 def aged(live: LiveProgress, now_s: float) -> LiveProgress:
-    """The same after a silence: nothing moves, as far as anybody knows. What no event told of has no age."""
+    """The same after a silence: nothing moves, as far as is known. Progress without an event has no age."""
     if live.ended or not live.samples:
         return live
     silent_s = now_s - live.samples[-1][0]
@@ -122,14 +122,14 @@ def _pieced_together(live: LiveProgress, event: InstallProgress) -> LiveProgress
     current, total = parse_size(event.current) or 0, parse_size(event.total) or 0
     if event.file_name.startswith("Extracting "):
         share = _PULL_SHARE + (1 - _PULL_SHARE) * current / total if total else None
-        told = replace(live, phase=InstallPhase.EXTRACTING, layer=0, layer_bytes=0, earlier_bytes=0)
+        updated = replace(live, phase=InstallPhase.EXTRACTING, layer=0, layer_bytes=0, earlier_bytes=0)
     else:
-        told = replace(_layered(live, event.file_name, current), phase=event.phase)
+        updated = replace(_layered(live, event.file_name, current), phase=event.phase)
         # Events are lost at the end of a layer, so this is at most what was fetched, never more.
-        current = told.earlier_bytes + current
+        current = updated.earlier_bytes + current
         share = _PULL_SHARE * min(current / total, 1.0) if total else None
     return replace(
-        told,
+        updated,
         file_name=event.file_name,
         current_bytes=min(current, total) if total else current,
         total_bytes=total,
@@ -151,21 +151,21 @@ def _risen(live: LiveProgress, fraction: float) -> float:
     return max(live.fraction or 0.0, min(max(fraction, 0.0), 1.0))
 
 
-def _measured(before: LiveProgress, told: LiveProgress, at_s: float) -> LiveProgress:
-    begun_anew = told.phase != before.phase or told.current_bytes < before.current_bytes
+def _measured(before: LiveProgress, updated: LiveProgress, at_s: float) -> LiveProgress:
+    begun_anew = updated.phase != before.phase or updated.current_bytes < before.current_bytes
     earlier = () if begun_anew else before.samples
     recent = tuple(sample for sample in earlier if sample[0] >= at_s - _WINDOW_S)[-_SAMPLES_MAX:]
-    samples = (*recent, (at_s, told.current_bytes))
-    span_s, moved = at_s - samples[0][0], told.current_bytes - samples[0][1]
+    samples = (*recent, (at_s, updated.current_bytes))
+    span_s, moved = at_s - samples[0][0], updated.current_bytes - samples[0][1]
     # The first sample says where it was resumed; only what follows was measured.
     rate = moved / span_s if span_s >= _MEASURED_S_MIN and moved > 0 else None
-    return replace(told, samples=samples, rate_bytes_s=rate, left=_left(told, rate), age_s=None)
+    return replace(updated, samples=samples, rate_bytes_s=rate, left=_left(updated, rate), age_s=None)
 
 
-def _left(told: LiveProgress, rate: float | None) -> timedelta | None:
-    if rate is None or not told.seq or not told.total_bytes:
+def _left(updated: LiveProgress, rate: float | None) -> timedelta | None:
+    if rate is None or not updated.seq or not updated.total_bytes:
         return None
-    remaining = max(told.total_bytes - told.current_bytes, 0)
+    remaining = max(updated.total_bytes - updated.current_bytes, 0)
     return timedelta(seconds=min(remaining / rate, _LEFT_S_MAX))
 
 
@@ -276,11 +276,11 @@ def _message(steps: Sequence[Step], counts: Counter[State], retrying: Sequence[S
     by_name = sorted(steps, key=lambda step: step.node_name)
     failed = [step for step in by_name if step.state is State.FAILED]
     away = [step for step in by_name if step.state is State.RUNNING and not step.wait_until and step.reason]
-    told = [f"{step.node_name}: {step.reason}" for step in [*failed, *away[:_AWAY_NAMED_MAX]]]
-    told += [
+    reasons = [f"{step.node_name}: {step.reason}" for step in [*failed, *away[:_AWAY_NAMED_MAX]]]
+    reasons += [
         f"{step.node_name}: {step.problem.message}" for step in retrying[:_RETRYING_NAMED_MAX] if step.problem
     ]
-    return ", ".join(parts) + (f". {'; '.join(told)}" if told else "")
+    return ", ".join(parts) + (f". {'; '.join(reasons)}" if reasons else "")
 
 
 _WORDS = {

@@ -51,7 +51,7 @@ def select(selection: Selection, standings: Sequence[Standing]) -> list[Standing
     able = [one for one in standings if not why_no_target(one)]
     meant = [one for one in able if labels_match(one.node.labels, wanted)]
     if not meant:
-        raise _nobody(selection, able, standings)
+        raise _no_nodes(selection, able, standings)
     return sorted(meant, key=lambda one: one.node.name)
 
 
@@ -81,7 +81,7 @@ def _named(name: str, standings: Sequence[Standing]) -> Standing:
     return found
 
 
-def _nobody(selection: Selection, able: Sequence[Standing], standings: Sequence[Standing]) -> Conflict:
+def _no_nodes(selection: Selection, able: Sequence[Standing], standings: Sequence[Standing]) -> Conflict:
     if able:
         return Conflict(
             f"no node has the labels {selection.selector}",
@@ -105,7 +105,7 @@ class Holding:
 
 
 def from_reference(artifact: InstalledArtifact, entry: Found | None) -> bool:
-    """It was installed from an image or archive that somebody named, not from the gallery that has the name.
+    """It was installed from an image or archive named in a request, not from the gallery that has the name.
 
     Older workers do not tell the gallery: an entry of that name counts as theirs if it has the same image.
     """

@@ -42,7 +42,7 @@ class ImageStatus:
     """What was last heard of an image. A digest may be older than the trouble."""
 
     digest: str = ""
-    trouble: str = ""  # Why nobody could say when it was last asked about.
+    trouble: str = ""  # Why the last check failed.
     at: datetime | None = None  # When the digest was heard.
 
 
@@ -106,7 +106,7 @@ def upgrades(
 def unchecked(
     nodes: Sequence[ObservedNode], readings: Sequence[Reading], heard: Mapping[str, ImageStatus]
 ) -> list[Unchecked]:
-    """Whom nobody could ask, so that what is not listed as an upgrade may be one all the same."""
+    """Sources that could not be asked, so that what is not listed as an upgrade may be one all the same."""
     reasons: dict[str, str] = {}
     names = defaultdict[str, set[str]](set)
     answered: dict[str, datetime] = {}

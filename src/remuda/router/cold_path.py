@@ -152,17 +152,17 @@ def _too_late(status: LoadStatus, answer: Answer, wait_s: float) -> Exception:
 def _nowhere(model: str, refused: Unplaceable) -> NoCapacity:
     if not refused.reasons:
         return NoCapacity(f"no node can take {model}: there are no nodes", hint="remuda join adds one")
-    told = refused.told(leaving_out=refused.unapproved, most=REASONS_MAX)
-    # Strangers chose their names, and whoever asks for an answer cannot approve them.
+    reasons = refused.told(leaving_out=refused.unapproved, most=REASONS_MAX)
+    # Strangers chose their names, and a client cannot approve them.
     match len(refused.unapproved):
         case 0:
             pass
         case 1:
-            told.append("1 node waits for approval")
+            reasons.append("1 node waits for approval")
         case waiting:
-            told.append(f"{waiting} nodes wait for approval")
+            reasons.append(f"{waiting} nodes wait for approval")
     kind = BackendMissing if refused.backend_unknown else NoCapacity
-    return kind(f"no node can take {model}: {'; '.join(told)}")
+    return kind(f"no node can take {model}: {'; '.join(reasons)}")
 
 
 _INSTALL_SHARE = 80.0  # Of the whole, where the backend has to be brought first.
@@ -193,7 +193,7 @@ def status_of(replica: Replica, view: View | None) -> LoadStatus:
 
 
 class UnknownModels:
-    """`refresh` reads the table again; whoever calls it together shares the reading."""
+    """`refresh` reads the table again; concurrent callers share one reading."""
 
     def __init__(self, refresh: Callable[[], Awaitable[None]], clock: Clock) -> None:
         self._refresh = refresh

@@ -31,7 +31,7 @@ Meanwhile = Callable[[LoadStatus], Awaitable[None]]
 
 class Loading(Protocol):
     async def bring(self, model: str, wait_s: float | None, meanwhile: Meanwhile) -> None:
-        """Have the model loaded by somebody, and return as soon as it may have a route. `meanwhile` is told
+        """Have the model loaded, and return as soon as it may have a route. `meanwhile` is told
         about every second how far it is. Leaving this early stops nothing.
 
         ModelLoading when the wait is over, LoadFailed with the cause when it failed, NoCapacity with a reason
@@ -76,7 +76,7 @@ class ModelLoadFailed(PeerFailed):
 
 
 class ModelUnloaded(Unavailable):
-    """Somebody did not want it while others waited for it. Whoever asks again has it loaded."""
+    """It was unloaded while requests waited for it. The next request has it loaded again."""
 
     code = "model_unloaded"
     retry_after_s = 5

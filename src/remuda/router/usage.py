@@ -30,7 +30,7 @@ log = structlog.get_logger(__name__)
 
 
 class RequestLedger:
-    """What this frontend has in flight, and what the others said they have (PeerLoads)."""
+    """What this frontend has in flight, and what the others announce (PeerLoads)."""
 
     def __init__(self) -> None:
         self._own: dict[ReplicaKey, int] = {}
@@ -39,7 +39,7 @@ class RequestLedger:
         self._elsewhere: Mapping[ReplicaKey, int] = {}
 
     def begin(self, route: Route) -> None:
-        """One more request is in flight there. Whoever says so says `end` too, however the request ends."""
+        """One more request is in flight there. The caller calls `end` too, however the request ends."""
         key = route.key
         self._turn += 1
         self._turns[key] = self._turn
@@ -79,7 +79,7 @@ class RequestLedger:
 
 _EVERY_S: Final = 1.0
 _GAP_S: Final = 0.05
-_REPEAT_S: Final = 5.0  # By somebody who has nothing new to say: a message may have been lost.
+_REPEAT_S: Final = 5.0  # Also without news: a message may have been lost.
 _STALE_S: Final = 5.0
 _FORGOTTEN_S: Final = 120.0
 

@@ -200,7 +200,7 @@ class Demand:
     async def look(self, name: str, waits_for: OpId | None = None) -> Answer:
         """What there is of this model now; a load is begun if there is nothing. None: it may have a route.
 
-        Everybody who waits for one model shares one look a second, and what it raises. `waits_for` is the
+        All requests that wait for one model share one look a second, and what it raises. `waits_for` is the
         load that the caller was told of before."""
         return await self._looks.ask(name, waits_for)
 

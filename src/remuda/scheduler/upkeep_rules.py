@@ -55,7 +55,7 @@ class Noticed:
     """When something was noticed first, and by which report, or at which time of asking."""
 
     at: datetime
-    said: int
+    sequence: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,24 +156,24 @@ def _verdict(row: Replica, scene: Scene, memory: DriftMemory) -> _Verdict:
         return _asked(row, node.name, scene.answers.get(row.node), now, before)
     if view.report is None or not _reported_since(row, view):
         return None
-    for told in view.report.replicas:
-        if row.key == ReplicaKey(told.model_id, told.replica_index):
-            return _ended(row, told, node.name)
-    said = view.report.sequence
-    if before is None or before.said == said:
-        return before or Noticed(now, said)
+    for reported in view.report.replicas:
+        if row.key == ReplicaKey(reported.model_id, reported.replica_index):
+            return _ended(row, reported, node.name)
+    sequence = view.report.sequence
+    if before is None or before.sequence == sequence:
+        return before or Noticed(now, sequence)
     return Drop(row, f"its process on {node.name} is gone")  # Somebody may have stopped it, and meant that.
 
 
-def _ended(row: Replica, told: RunningReplica, node: str) -> Drop | None:
+def _ended(row: Replica, reported: RunningReplica, node: str) -> Drop | None:
     """The worker names what it has under this key: if that is not the row's process, or that has ended, the
     row is false, and no second report is needed. One that is being unloaded is its operation's concern."""
     if row.state is ReplicaState.UNLOADING:
         return None
-    replaced = bool(row.instance and told.instance) and row.instance != told.instance
-    if not replaced and told.state not in _ENDED:
+    replaced = bool(row.instance and reported.instance) and row.instance != reported.instance
+    if not replaced and reported.state not in _ENDED:
         return None
-    trouble = f": {told.trouble}" if told.trouble else ""
+    trouble = f": {reported.trouble}" if reported.trouble else ""
     return Drop(row, f"its process on {node} ended{trouble}", reload=True)
 
 
@@ -213,10 +213,10 @@ def _strays(scene: Scene, memory: DriftMemory) -> tuple[list[Stray], Mapping[_Pr
     found: list[Stray] = []
     suspects: dict[_Process, Noticed] = {}
     now = scene.replicas.now
-    for stray, said in _unknown(scene):
+    for stray, sequence in _unknown(scene):
         process = (stray.node, stray.key, stray.instance)
-        first = memory.strays.get(process, Noticed(now, said))
-        if now - first.at >= _STRAY_FOR and first.said != said:
+        first = memory.strays.get(process, Noticed(now, sequence))
+        if now - first.at >= _STRAY_FOR and first.sequence != sequence:
             found.append(stray)
         suspects[process] = first
     return found, suspects
