@@ -129,7 +129,7 @@ class ScriptedLoading:
 
 
 class KeysInMemory:
-    """Implements accounts.ports.KeyStore."""
+    """Implements accounts.keys.KeyStore."""
 
     def __init__(self) -> None:
         self._held: dict[str, ApiKey] = {}

@@ -213,7 +213,7 @@ _RETRY_AFTER: Final[Described] = {
 
 
 def _inference_schemas() -> Described:
-    """Those that `paths` refers to, by name."""
+    """Those that `_inference_paths` refers to, by name."""
     types = [*(ask.wanted for ask in ASKS.values()), ModelList, ListedModel, ErrorAnswer]
     _, components = msgspec.json.schema_components(types, ref_template=SCHEMAS.format(model="{name}"))
     return components

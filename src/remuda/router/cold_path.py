@@ -38,7 +38,7 @@ _RETRY_MOST_S: Final = 300
 
 
 class ColdPath:
-    """Implements router.ports.Loading."""
+    """Implements router.loading.Loading."""
 
     def __init__(
         self,

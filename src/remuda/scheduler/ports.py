@@ -64,7 +64,7 @@ class ModelStore(Protocol):
 
 
 class Frontends(Protocol):
-    """Which frontends live, and what each said last of its requests (see router.peers)."""
+    """Which frontends live, and what each said last of its requests (see router.usage)."""
 
     async def alive(self) -> Collection[FrontendId]: ...
 

@@ -18,7 +18,7 @@ _in_force = select(api_keys).where(api_keys.c.revoked_at.is_(None))
 
 
 class SqlKeyStore:
-    """Implements accounts.ports.KeyStore."""
+    """Implements accounts.keys.KeyStore."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -68,7 +68,7 @@ def _key(row: Row[tuple[object]]) -> ApiKey:
 
 
 class SqlSecretStore:
-    """Implements accounts.ports.SecretStore."""
+    """Implements accounts.keys.SecretStore."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
