@@ -116,8 +116,8 @@ def from_reference(artifact: InstalledArtifact, entry: Found | None) -> bool:
     return not any(same_repository(artifact.uri, uri) for uri in known)
 
 
-def to_ask(nodes: Iterable[ObservedNode]) -> list[tuple[NodeId, BootId]]:
-    """Those that tell only when they are asked."""
+def nodes_to_ask(nodes: Iterable[ObservedNode]) -> list[tuple[NodeId, BootId]]:
+    """Those without reports: they have to be asked what is installed."""
     return [
         (node.standing.node.id, node.boot)
         for node in nodes
@@ -134,7 +134,7 @@ def holdings(nodes: Sequence[ObservedNode]) -> Mapping[str, tuple[Holding, ...]]
     return {name: tuple(held[name]) for name in sorted(held)}
 
 
-def found(node: ObservedNode, names: Iterable[str]) -> tuple[InstalledArtifact, ...]:
+def installed_under(node: ObservedNode, names: Iterable[str]) -> tuple[InstalledArtifact, ...]:
     """What it has under any of these names, letter case aside."""
     wanted = {name.lower() for name in names}
     return tuple(

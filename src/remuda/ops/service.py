@@ -24,7 +24,7 @@ from remuda.ops.external_sources import external
 from remuda.ops.model import Kind, Operation, OpId, RollOut, Source, State, Step, Wish
 from remuda.ops.ports import UNCOUNTED, Figures, Filter, InventoryLister, OpStore, Pinner, View
 from remuda.ops.progress import Overlay, overlaid
-from remuda.ops.selection import ALL, Selection, found, to_ask
+from remuda.ops.selection import ALL, Selection, installed_under, nodes_to_ask
 from remuda.ops.targets import OperationPlan, PlanningContext, WantedOperation
 from remuda.ops.upgrade_check import pin_all
 from remuda.ops.upgrades import BadVersions, Upgrade, bad_versions, without_bad
@@ -186,7 +186,7 @@ class Operations:
         """Looks at the last install of this backend only where a node has the files already."""
         known = {node.standing.node.id: node for node in nodes}
         steps = [draft.step for draft in planned.drafts if draft.step.state is State.PENDING]
-        if not any(found(known[step.node], step.goal.names) for step in steps):
+        if not any(installed_under(known[step.node], step.goal.names) for step in steps):
             return planned
         installs = frozenset({Kind.INSTALL})
         which = Filter(finished=True, kinds=installs, backend=backend, history=True, limit=1)
@@ -228,7 +228,7 @@ class Operations:
     async def _look_at_fleet(self, askers: Sequence[None]) -> Sequence[list[ObservedNode]]:
         standings, inventories = await self._standings(), await self._store.inventories()
         nodes = list(self._node_views.of(standings, inventories).values())
-        self._lister.want(to_ask(nodes))
+        self._lister.want(nodes_to_ask(nodes))
         return [sorted(nodes, key=lambda node: node.standing.node.name)] * len(askers)
 
     async def readings(self) -> tuple[Reading, ...]:

@@ -26,7 +26,7 @@ from remuda.ops.external_sources import External, external
 from remuda.ops.failures import start_failed
 from remuda.ops.model import Goal, Kind, OpId, RollOut, Source, State, Step
 from remuda.ops.ports import Build, Pin
-from remuda.ops.selection import Selection, found, from_reference, holdings, select
+from remuda.ops.selection import Selection, from_reference, holdings, installed_under, select
 from remuda.wire.nodes import ARCHITECTURE_LABEL, OS_LABEL, InstalledArtifact
 
 _ANYTHING: Final = MachineProfile("linux", "amd64", "disable")
@@ -278,7 +278,7 @@ class _Planner:
     def _must_replace(self, node: ObservedNode, source: Source) -> bool:
         """LocalAI's workers leave what has the name as it is, wherever it came from."""
         known = node.standing.node
-        has = next(iter(found(node, (source.name,))), None) if is_localai(known) else None
+        has = next(iter(installed_under(node, (source.name,))), None) if is_localai(known) else None
         if has is None or not has.uri:
             return False
         if not same_source(has.uri, source.uri):
@@ -294,7 +294,7 @@ class _Planner:
 
     def _upgrade(self, nodes: Sequence[ObservedNode]) -> list[Draft]:
         names = builds_of(self.readings, self.wanted.source.backend)
-        holders = [(node, found(node, names)) for node in nodes]
+        holders = [(node, installed_under(node, names)) for node in nodes]
         having = [(node, has) for node, has in holders if has]
         if not having:
             where = "" if self.wanted.selection.everybody else f" of {self.wanted.selection}"
@@ -360,7 +360,7 @@ class _Planner:
         """Every node that is meant, away or not: one that returns must not bring it back."""
         names = builds_of(self.readings, self.wanted.source.backend)
         known = find(self.readings, self.wanted.source.backend) or len(names) > 1
-        if not known and not any(found(node, names) for node in self.context.nodes):
+        if not known and not any(installed_under(node, names) for node in self.context.nodes):
             raise NotFound(
                 f"no backend named {self.wanted.source.backend} is installed on any node",
                 hint=self._installed_names(),
@@ -369,7 +369,7 @@ class _Planner:
 
     def _removed_from(self, node: ObservedNode, names: tuple[str, ...]) -> Draft:
         """All that goes by the name, every build of a meta backend; by a build's own name that one alone."""
-        has = found(node, names)
+        has = installed_under(node, names)
         own = next((one for one in has if one.name.lower() == self.bare.lower()), None)
         if (
             len(names) == 1

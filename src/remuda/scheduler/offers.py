@@ -24,7 +24,7 @@ from remuda.gallery.model import GalleryEntry, Reading, galleries_to_json
 from remuda.gallery.resolve import preferred_tokens, uses_gpu
 from remuda.models.gguf import parts_of
 from remuda.ops.model import Kind, OpId, RollOut, Source, State
-from remuda.ops.selection import Selection, found
+from remuda.ops.selection import Selection, installed_under
 from remuda.ops.targets import Draft, PlanningContext, WantedOperation, builds_of, machine_of, proposal
 from remuda.scheduler.model import FilesTold, Need, NodeOffer, Replica, Replicas, ReplicaState, Resident
 from remuda.wire.nodes import CutOffFile, InstalledArtifact
@@ -81,7 +81,7 @@ def supplies(
 
 
 def _held(node: ObservedNode, names: Sequence[str]) -> Supply:
-    has = found(node, names)
+    has = installed_under(node, names)
     told = installed(node) is not None
     return _of_build(Supply(True, told), *_started(node, has)) if has else Supply(False, told)
 

@@ -19,7 +19,7 @@ from remuda.ops.commander import BusCommander
 from remuda.ops.inventories import Inventories
 from remuda.ops.progress_board import ProgressBoard, ProgressSubscription
 from remuda.ops.reconciler import Reconciler
-from remuda.ops.selection import to_ask
+from remuda.ops.selection import nodes_to_ask
 from remuda.router.cold_path import ColdPath
 from remuda.router.confirmation import Confirming
 from remuda.router.dispatch import RequestDispatcher, RoutingRecord, WaitLimits
@@ -392,7 +392,7 @@ class Parts:
     async def _look(self) -> tuple[Sequence[ObservedNode], Sequence[Reading]]:
         listed = await self._operations.inventories()
         nodes = list(ObservedNodes().of(await self._host.standings(), listed).values())
-        self._inventories.want(to_ask(nodes))
+        self._inventories.want(nodes_to_ask(nodes))
         return nodes, ()
 
 

@@ -9,7 +9,7 @@ from remuda.core.errors import Problem
 from remuda.fleet.verdicts import ObservedNode
 from remuda.ops.model import Kind, Stage, State, Step
 from remuda.ops.ports import Build, Pin
-from remuda.ops.selection import Holding, to_ask
+from remuda.ops.selection import Holding, nodes_to_ask
 from remuda.ops.steps import LOST, NOT_PROVEN, PROOF_FAILED
 from remuda.ops.targets import Draft, OperationPlan, pinned
 from remuda.ops.upgrades import (
@@ -139,7 +139,7 @@ def test_a080_nodes_that_tell_only_when_asked_are_asked_unless_they_are_not_in_o
         has("draining", foreign=True, drained=True),
         has("pending", foreign=True, approved=False),
     ]
-    assert [node for node, _ in to_ask(nodes)] == ["id-theirs", "id-silent"]
+    assert [node for node, _ in nodes_to_ask(nodes)] == ["id-theirs", "id-silent"]
 
 
 def test_only_images_that_digests_tell_apart_are_asked_about() -> None:

@@ -190,6 +190,8 @@ def upgrade_item(upgrade: Upgrade) -> UpgradeItem:
     )
 
 
+# On one node.
+
 node_routes = APIRouter(
     prefix="/api/nodes/{node_id}/backends", tags=["nodes"], dependencies=[Depends(require_admin)]
 )
@@ -256,6 +258,8 @@ async def _named(request: Request) -> Source:
         raise Invalid("backend: must not be empty")
     return Source(body.backend)
 
+
+# At the paths that older clients use.
 
 older_routes = APIRouter(prefix="/backends", tags=["backends"], dependencies=[Depends(require_admin)])
 

@@ -19,6 +19,8 @@ from remuda.worker.hardware.host import (
 from remuda.worker.hardware.model import Capacity, Gpu, GpuFindings
 from remuda.worker.hardware.system import architecture, processor_name
 
+# The kernel's list of graphics cards.
+
 _DRM = "/sys/class/drm"
 _CARD = re.compile(r"card[0-9]+")  # Not its connectors (card0-HDMI-A-1) nor render nodes.
 
@@ -34,6 +36,8 @@ def drm_name(host: Host, card: str, maker: str) -> str:
     product = read_line(host, f"{card}/device/product_name")
     return product or f"{maker} GPU {read_line(host, f'{card}/device/device')}".rstrip()
 
+
+# NVIDIA, through NVML.
 
 Answer = TypeVar("Answer")
 Default = TypeVar("Default")
@@ -128,6 +132,8 @@ def _answer(question: Callable[[], Answer], default: Default) -> Answer | Defaul
         return default
 
 
+# NVIDIA chips whose GPU works in the machine's RAM: Tegra boards (Jetson) and the GB10 (DGX Spark).
+
 _SOCS = ("/sys/devices/soc0", "/sys/devices/soc1")  # soc0 may be the firmware's own entry.
 _RELEASE_FILE = "/etc/nv_tegra_release"
 _BOARD_MODEL = "/proc/device-tree/model"
@@ -179,6 +185,8 @@ def _l4t_version(host: Host) -> str:
     return f"{release[1]}.{release[2]}" if release else ""
 
 
+# AMD, from what the amdgpu driver shows in sysfs.
+
 _AMD_VENDOR = "0x1002"
 _COMPUTE_DEVICE = "/dev/kfd"
 _DRIVER_VERSION = "/sys/module/amdgpu/version"  # The kernel's own amdgpu has none, AMD's package does.
@@ -202,6 +210,8 @@ def detect_amd(host: Host, ram: Capacity) -> GpuFindings:
         )
     return GpuFindings(tuple(gpus), read_line(host, _DRIVER_VERSION) if gpus else "", tuple(problems))
 
+
+# Intel's discrete GPUs. Integrated graphics have no memory of their own and are not counted.
 
 _INTEL_VENDOR = "0x8086"
 _SLOT = re.compile(r"^PCI_SLOT_NAME=[0-9a-f]+:([0-9a-f]{2}):", re.MULTILINE)
@@ -235,6 +245,9 @@ def _is_plugged_in(host: Host, card: str) -> bool:
     """Integrated graphics always sit on PCI bus 0, beside the processor; cards sit behind a bridge."""
     slot = _SLOT.search(host.read_text(f"{card}/device/uevent") or "")
     return slot is not None and slot[1] != "00"
+
+
+# Apple. How much of the RAM Metal lends is not known here.
 
 
 def detect_apple(host: Host, ram: Capacity) -> GpuFindings:
