@@ -10,6 +10,7 @@ import anyio
 from msgspec import structs
 
 from remuda.core.clock import Clock
+from remuda.core.errors import NoCapacity
 from remuda.inference.answers import AnswerSink
 from remuda.inference.failures import UpstreamFailed
 from remuda.inference.model import InferenceCall, Upstreams
@@ -157,6 +158,16 @@ class RequestDispatcher:
         tried.subtract(route.id for route in routing.recovered)
         return [route for route in routes if tried[route.id] <= 0]
 
+    def _reopened(self, model: str, routing: RoutingRecord) -> bool:
+        """Whether some replica is open to this request. One that was found gone and is in the table again was
+        out of reach for a while, and counts as another: once."""
+        if self._open_to(model, routing):
+            return True
+        entry = self._tables.now.models.get(model)
+        before = {route.id for route in routing.recovered}
+        routing.recovered += [route for route in (entry.routes if entry else ()) if route.id not in before]
+        return bool(self._open_to(model, routing))
+
     async def _wait_for_seat(self, model: str, routing: RoutingRecord, meanwhile: Meanwhile) -> Route:
         began_s = self._clock.monotonic()
         self._waiting[model] += 1
@@ -178,12 +189,12 @@ class RequestDispatcher:
             changed = self._tables.changed
             if model not in self._tables.now.models:
                 raise ModelUnknown(f"the model {model!r} was removed")
-            if not self._open_to(model, routing):
+            if not self._reopened(model, routing):
                 left_s = 0.0 if too_many else self._left_to_load(began_s)
                 await self._loading.bring(model, left_s, meanwhile)
-                if not self._open_to(model, routing):
+                if not self._reopened(model, routing):
                     if left_s == 0.0:
-                        raise Overloaded(f"there is no other replica of {model}", hint="try again in a while")
+                        raise _no_other(model, routing)
                     await self._change_of_table(changed)
             elif (route := self._free(model, routing)) is not None:
                 return route
@@ -245,6 +256,13 @@ class RequestDispatcher:
         line = self._lines.get(model)
         if line:
             line.popleft().set()
+
+
+def _no_other(model: str, routing: RoutingRecord) -> NoCapacity:
+    reason = f"; the last failure: {routing.failures[-1].message}" if routing.failures else ""
+    return NoCapacity(
+        f"every replica of {model} has failed this request{reason}", hint="try again in a while"
+    )
 
 
 async def _called(turn: anyio.Event, left_s: float) -> None:

@@ -47,7 +47,7 @@ class Suspects:
 
     def add(self, route: Route, why: UpstreamFailed) -> None:
         """From now on it is not chosen here, until it has shown that it is well."""
-        if not self._tasks.is_open or route.id in self._open:
+        if not self._tasks.is_open or route.id in self._open or route.id in self._away:
             return
         log.warning("replica_in_doubt", replica=str(route.key), node=route.node_name, reason=why.message)
         self._open[route.id] = anyio.Event()
@@ -63,23 +63,31 @@ class Suspects:
         return not self._tables.has(route)
 
     async def _look(self, route: Route, suspect: Suspect) -> None:
-        found: Inspection | None = None
+        try:
+            found = await self._settle(route, suspect)
+            # For what follows nobody has to wait.
+            if found is not None:
+                await self._inspector.follow_up(suspect, found)
+            if route.id in self._away:
+                await self._until_back(route, suspect)
+        except Exception:  # It concerns one replica, and the frontend goes on.
+            log.exception("doubt_broke", replica=str(route.key))
+            self._tables.take_back(route)
+        finally:
+            self._away.pop(route.id, None)
+
+    async def _settle(self, route: Route, suspect: Suspect) -> Inspection | None:
+        """What was found, acted upon; None: nothing could be found out."""
         try:
             found = await self._inspector.inspect(suspect)
             await self._go_by(route, found.health)
         except RemudaError as error:  # The store is away: what is true is found out later.
             log.warning("doubt_not_settled", replica=str(route.key), reason=error.message)
             self._tables.take_back(route)
-        except Exception:
-            log.exception("doubt_broke", replica=str(route.key))
-            self._tables.take_back(route)
+            return None
         finally:
             self._open.pop(route.id).set()
-        # For what follows nobody has to wait.
-        if found is not None:
-            await self._inspector.follow_up(suspect, found)
-        if route.id in self._away:
-            await self._until_back(route, suspect)
+        return found
 
     async def _go_by(self, route: Route, health: ReplicaHealth) -> None:
         match health:
@@ -94,15 +102,12 @@ class Suspects:
 
     async def _until_back(self, route: Route, suspect: Suspect) -> None:
         """Or no longer in the table: by then its node is known to be away."""
-        try:
-            while route.id in {each.id for each in self._tables.routes()}:
-                await anyio.sleep(_AGAIN_S)
-                if await self._inspector.answers(suspect):
-                    log.info("replica_back", replica=str(route.key), node=route.node_name)
-                    self._tables.take_back(route)
-                    return
-        finally:
-            del self._away[route.id]
+        while route.id in {each.id for each in self._tables.routes()}:
+            await anyio.sleep(_AGAIN_S)
+            if await self._inspector.answers(suspect):
+                log.info("replica_back", replica=str(route.key), node=route.node_name)
+                self._tables.take_back(route)
+                return
 
 
 def _suspect(route: Route, fault: Fault) -> Suspect:

@@ -82,6 +82,7 @@ class Loads:
         self.removed_nodes: set[NodeId] = set()
         self.on_bring: Callable[[], None] = lambda: None
         self.on_doubt: Callable[[], None] = lambda: None
+        self.drop: Callable[[Route], None] = lambda route: None
 
     async def bring(self, model: str, wait_s: float | None, meanwhile: Meanwhile) -> None:
         self.brought += 1
@@ -92,6 +93,8 @@ class Loads:
 
     def suspect(self, route: Route, why: UpstreamFailed) -> None:
         self.doubted.append(route)
+        if self.is_gone:
+            self.drop(route)
         self.on_doubt()
 
     async def gone(self, route: Route) -> bool:
@@ -106,6 +109,7 @@ class House:
         self.tables, self.ledger, self.loads = Tables(), RequestLedger(), Loads()
         self.replicas: dict[str, Replica] = {}
         self.waiting = 0
+        self.loads.drop = self.drop
         self.show(routes)
         self.dispatcher = RequestDispatcher(
             self.tables,
@@ -122,6 +126,9 @@ class House:
 
     def show(self, routes: Iterable[Route], config: ModelConfig = MODEL) -> None:
         self.tables.replace(Table({"qwen": RoutedModel(config, tuple(routes), listed=True)}))
+
+    def drop(self, route: Route) -> None:
+        self.show(one for one in self.tables.now.models["qwen"].routes if one.id != route.id)
 
     def at(self, endpoint: ReplicaEndpoint) -> Upstream:
         return self.replicas.setdefault(endpoint.address, Replica())
@@ -210,6 +217,20 @@ async def test_replica_that_may_have_worked_on_a_request_is_not_given_it_again()
         await house.ask()
 
     assert replica.served == 1
+
+
+@pytest.mark.parametrize("fate", ["refuse connection", "crash"])
+async def test_replica_that_was_out_of_reach_and_is_back_is_tried_once_more(fate: str) -> None:
+    """No other can be loaded meanwhile, and those who wait notice that it is back."""
+    house = House(route(0))
+    replica = house.script(0, fate, "answer")
+    house.loads.is_gone = True
+    house.loads.on_bring = lambda: house.show([route(0)])
+    client, _ = await house.ask()
+
+    assert client.body == b"done"
+    assert replica.served == 2
+    assert house.loads.brought == 1
 
 
 async def test_model_is_loaded_again_for_a_request_only_once() -> None:

@@ -119,6 +119,34 @@ async def test_replica_of_a_machine_that_answers_on_no_line_is_left_for_others_u
     assert rig.suspects.nodes_out_of_reach() == {}
 
 
+async def test_requests_that_fail_while_it_is_out_of_reach_change_nothing_about_that(rig: Suspecting) -> None:
+    rig.engine.health = [None] * 10
+    [route] = rig.routes
+    rig.suspects.add(route, REFUSED)
+    assert await rig.suspects.verdict(route)
+    asked = len(rig.engine.probed)
+    rig.suspects.add(route, REFUSED)  # A request that was sent before, and fails later.
+    assert await rig.suspects.verdict(route)
+    assert len(rig.engine.probed) == asked
+    await wait_until(lambda: rig.tables.has(route))
+    assert rig.suspects.nodes_out_of_reach() == {}
+
+
+async def test_look_that_breaks_is_no_end_of_all_others(
+    rig: Suspecting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def broken(_: object) -> bool:
+        raise KeyError("a mistake of ours")
+
+    rig.engine.health = [None] * 10
+    monkeypatch.setattr(rig.suspects._inspector, "answers", broken)
+    [route] = rig.routes
+    rig.suspects.add(route, REFUSED)
+    assert await rig.suspects.verdict(route)
+    await wait_until(lambda: rig.tables.has(route))
+    assert rig.suspects.nodes_out_of_reach() == {}
+
+
 async def test_replica_and_worker_are_asked_at_the_same_time(
     rig: Suspecting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
