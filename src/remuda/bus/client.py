@@ -387,13 +387,13 @@ class Bus:
         self._wake.set()
 
     def _note_failure(self, trouble: RemudaError) -> None:
+        unreached = trouble.unreached if isinstance(trouble, BusUnreached) else None
         if isinstance(self._state, Connected):  # The link that was to be replaced still serves.
-            log.error("bus_rotation_failed", reason=str(trouble))
+            log.error("bus_rotation_failed", **_told(trouble))
             return
         known = self._state if isinstance(self._state, Down) else None
         if known is None or known.reason != str(trouble):
-            log.warning("bus_connect_failed", reason=str(trouble))
-        unreached = trouble.unreached if isinstance(trouble, BusUnreached) else None
+            log.warning("bus_connect_failed", **_told(trouble))
         self._become(Down(str(trouble), known.since if known else self._clock.now(), unreached))
 
     async def _answer_later(self, inbox: str, payload: bytes) -> None:
@@ -417,3 +417,10 @@ def _answer(question: Question, subject: str, limit: timedelta) -> bytes:
     if question.answer.unheard:
         raise NoResponders(f"nobody listens on {subject}")
     return question.answer.payload
+
+
+def _told(trouble: RemudaError) -> dict[str, str]:
+    """For the log, whose events say already that a connection did not come about."""
+    if not isinstance(trouble, BusUnreached):
+        return {"reason": str(trouble)}
+    return {"reason": trouble.unreached.why, "hint": trouble.advice, "address": trouble.unreached.address}

@@ -64,6 +64,7 @@ class BusUnreached(BusUnusable):
     def __init__(self, unreached: UnreachedBus, advice: str) -> None:
         super().__init__(f"{unreached}; {advice}")
         self.unreached = unreached
+        self.advice = advice
 
 
 class NoResponders(NodeUnreachable):

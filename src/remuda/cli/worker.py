@@ -48,7 +48,8 @@ async def work(
 
 def is_logged(state: WorkerState, log_level: str) -> bool:
     """Whether the log tells it on a terminal, too: there it begins at warnings, unless told otherwise."""
-    failed = state.phase is WorkerPhase.REGISTERING and bool(state.reason)
+    registers = state.phase in (WorkerPhase.REGISTERING, WorkerPhase.WAITING_FOR_APPROVAL)
+    failed = registers and bool(state.reason)
     return failed and log_level != "error"
 
 
@@ -59,11 +60,11 @@ def in_words(state: WorkerState, settings: WorkerSettings) -> str:
         case WorkerPhase.REGISTERING:
             return f"Registering with {settings.register_to}{reason}"
         case WorkerPhase.WAITING_FOR_APPROVAL:
-            return f"Waiting for approval. On the frontend: remuda nodes approve {pasted(name)}{reason}"
+            return f"Waiting for approval{reason}. On the frontend: remuda nodes approve {pasted(name)}"
         case WorkerPhase.CONNECTING:
             return f"Connecting to the bus{reason}"
         case WorkerPhase.READY:
-            return f"Ready: this machine is node {name}. Ctrl-C stops it; remuda worker resumes it.{reason}"
+            return f"Ready: this machine is node {name}. Ctrl-C stops it; remuda worker resumes it."
         case WorkerPhase.STOPPING:
             return f"Stopping{reason}"
 

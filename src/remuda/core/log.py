@@ -80,6 +80,7 @@ _WHY: Final = (
     "warning",
 )  # The first of them follows a colon.
 _TRACEBACK: Final = "exception"
+_FIRST_ATTEMPT: Final = ("attempts", 1)
 
 
 def sentence(event: str, details: Mapping[str, object]) -> str:
@@ -89,7 +90,7 @@ def sentence(event: str, details: Mapping[str, object]) -> str:
     rest = {
         name: _printable(value)
         for name, value in details.items()
-        if value not in (None, "") and name != _TRACEBACK
+        if value not in (None, "") and name != _TRACEBACK and (name, value) != _FIRST_ATTEMPT
     }
     hint = rest.pop("hint", "")
     why = next((name for name in _WHY if name in rest), None)
@@ -99,13 +100,20 @@ def sentence(event: str, details: Mapping[str, object]) -> str:
     if hint:
         parts.append(f"; {hint}")
     if rest:
-        parts.append(f" ({', '.join(f'{_words(name)} {value}' for name, value in rest.items())})")
+        parts.append(f" ({', '.join(_detail(name, value) for name, value in rest.items())})")
     return "".join(parts) + (f"\n{trace}" if trace else "")
 
 
 def _printable(value: object) -> str:
     """On one line, and without what a terminal would obey: some of it was said by other machines."""
     return "".join(letter if letter.isprintable() else " " for letter in str(value))
+
+
+def _detail(name: str, value: str) -> str:
+    """`restart_in_s` of 1.0 is "restart in 1 s"."""
+    if name.endswith("_s"):
+        return f"{_words(name.removesuffix('_s'))} {value.removesuffix('.0')} s"
+    return f"{_words(name)} {value}"
 
 
 def _words(name: str) -> str:

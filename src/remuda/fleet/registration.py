@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 
 from remuda.core import limits
 from remuda.core.errors import Conflict, Forbidden, Invalid, RemudaError, Unauthorized, Unavailable
+from remuda.core.hints import pasted
 from remuda.core.ids import NodeId
 from remuda.fleet import admission
 from remuda.fleet.admission import AdmissionPolicy
@@ -105,7 +106,7 @@ def new_name_problem(name: str, names: Iterable[str]) -> RemudaError | None:
         return None
     return Conflict(
         f"the name {name!r} differs from {alike!r} only in upper and lower case",
-        hint="give this machine another name with --name (LOCALAI_NODE_NAME)",
+        hint="give this machine another name with --name (with LOCALAI_NODE_NAME, a worker of LocalAI)",
     )
 
 
@@ -172,10 +173,11 @@ def _taken_name(candidate: Candidate, known: Node, desk: Desk, new_id: NodeId) -
 
 
 def _refused(candidate: Candidate, known: Node, *, lives: bool) -> Refuse:
+    setting = "--name" if candidate.version else "LOCALAI_NODE_NAME"
     error = Conflict(
         f"the name {candidate.name!r} belongs to another machine",
-        hint="give this one another name with --name (LOCALAI_NODE_NAME); if it replaces that machine, "
-        "free the name first with: remuda nodes remove",
+        hint=f"give this one another name with {setting}; if it replaces that machine, "
+        f"free the name first with: remuda nodes remove {pasted(candidate.name)}",
     )
     if not lives or known.contested_from:
         return Refuse(error)

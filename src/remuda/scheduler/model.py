@@ -131,6 +131,7 @@ class NodeOffer:
     has_file: bool = False
     may_have_file: bool = False  # Not known: its backend is to look for it.
     files_told: FilesTold = FilesTold.ALL
+    models_path: str = ""  # Its models folder; empty: not known.
     cut_off: CutOffFile | None = None  # A part of the file is there, but not to its end.
     labels: Mapping[str, str] = field(default_factory=dict)
     slots: int = 1  # Replicas it may hold.

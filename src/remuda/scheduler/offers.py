@@ -171,6 +171,7 @@ def _offer(need: Need, view: ObservedNode, rows: Sequence[Replica], fleet: Place
         has_backend=any(need.backend in (one.name, one.alias) for one in installed(view) or ()),
         has_file=fleet.shared or has_file(view, need.file),
         files_told=_files_told(view),
+        models_path="" if view.report is None else view.report.models_path,
         cut_off=_cut_off(view, need.file),
         labels={key: label.value for key, label in node.labels.items()},
         slots=node.effective_max_replicas + leaving,

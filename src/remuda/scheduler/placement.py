@@ -81,7 +81,8 @@ def _out_of_the_question(need: Need, offer: NodeOffer) -> _Refusal | None:
     if need.file and not offer.has_file and offer.cut_off is not None:
         return _incomplete(offer.cut_off)
     if need.file and not offer.has_file and not offer.may_have_file:
-        why = _NO_FILE[offer.files_told].format(file=need.file)
+        folder = f" {offer.models_path}" if offer.models_path else ""
+        why = _NO_FILE[offer.files_told].format(file=need.file, folder=folder)
         return _Refusal(why, waiting_helps=offer.files_told is FilesTold.NOT_YET)
     return _no_disk(need, offer)
 
@@ -171,7 +172,7 @@ def _bytes(residents: Sequence[Resident]) -> int:
 # Reasons.
 
 _NO_FILE: Final[Mapping[FilesTold, str]] = {
-    FilesTold.ALL: "{file} is not in its models folder; put it there",
+    FilesTold.ALL: "{file} is not in its models folder{folder}; put it there",
     FilesTold.SOME: "{file} is not among the files that its worker reports, which are not all it has; put it "
     "there with fewer others beside it",
     FilesTold.NOT_YET: "its worker has not reported yet whether it has {file}; wait for its next report",

@@ -27,6 +27,7 @@ from remuda.core.log import masked
 from remuda.core.os_errors import NOT_HTTP, connect_trouble, without_number
 from remuda.wire.codec import decode, encode
 from remuda.wire.nodes import (
+    TOKEN_WRONG,
     BusTrouble,
     Farewell,
     Heartbeat,
@@ -163,12 +164,13 @@ class Frontend:
 
 def refusal(url: str, status: int, said: str, reason: str = "") -> Rejected | FrontendUnreachable:
     """What an answer of this status means to a worker."""
+    why = "" if said == TOKEN_WRONG.error else f": {said or status}"
     match status:
         case 400 | 413 | 422:
             return Invalid(f"the frontend did not accept this node: {said or status}")
         case 401 | 403:
             return Unauthorized(
-                f"{url} rejected the registration token: {said or status}",
+                f"{url} rejected the registration token{why}",
                 hint="give the frontend's own token with --token, --token-file or REMUDA_REGISTRATION_TOKEN",
             )
         case 404 if reason == NodeRemoved.code:

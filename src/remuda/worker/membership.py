@@ -186,7 +186,7 @@ class Membership:
 
     def _refused(self, refusal: Rejected) -> None:
         self._refusal = refusal
-        self.stop(refusal.message)
+        self.stop("the frontend refuses this worker")  # Why is said by the error that it ends with.
 
     async def _or_stop(self, part: Callable[[], Awaitable[None]]) -> None:
         """Run a part that the whole worker cannot do without. A refusal ends the worker, not in a heap."""

@@ -39,6 +39,7 @@ def test_a_failed_registration_is_told_once_by_the_log_unless_that_is_silent() -
 
     assert is_logged(failed, "info")
     assert not is_logged(failed, "error")
+    assert is_logged(WorkerState(WorkerPhase.WAITING_FOR_APPROVAL, "connection refused"), "info")
     assert not is_logged(WorkerState(WorkerPhase.REGISTERING), "info")
     assert not is_logged(WorkerState(WorkerPhase.CONNECTING, "no answer"), "info")
 

@@ -132,10 +132,14 @@ def test_lines_for_people_are_sentences() -> None:
     log.configure("info", "console", stream)
     structlog.get_logger().warning("bus_lost", reason="connection refused\x1b[2J", node="attic")
     structlog.get_logger().error("blobs_not_collected", error="disk full", hint="free some space")
+    structlog.get_logger().warning("registration_failed", reason="no answer", attempts=1)
+    structlog.get_logger().warning("child_exited", child="worker", ending="exit code 1", restart_in_s=1.0)
     lines = [line.partition(" ")[2] for line in stream.getvalue().splitlines()]
     assert lines == [
         "warning: The connection to the NATS server was lost: connection refused [2J (node attic)",
         "error: Blobs not collected: disk full; free some space",
+        "warning: Could not register with the frontend: no answer",
+        "warning: A process ended and will be restarted: exit code 1 (child worker, restart in 1 s)",
     ]
 
 

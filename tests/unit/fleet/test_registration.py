@@ -64,7 +64,8 @@ def test_a_name_bound_to_a_secret_is_never_given_away(wanted: Candidate, heard: 
     decision = decided(wanted, holder, heard, invite="nonce")
     assert isinstance(decision, Refuse)
     assert isinstance(decision.error, Conflict)
-    assert "--name" in (decision.error.hint or "")
+    setting = "--name;" if wanted.version else "LOCALAI_NODE_NAME;"  # A LocalAI worker has no --name.
+    assert setting in (decision.error.hint or "")
     assert "remuda nodes remove" in (decision.error.hint or "")
 
 

@@ -214,6 +214,10 @@ WITH_RAM: dict[str, Any] = {"ram_total": 64 * GB, "ram_free": 60 * GB}
         (an_offer(unfit="drained by an admin"), "drained by an admin"),
         (an_offer(has_file=False), "qwen.gguf is not in its models folder; put it there"),
         (
+            an_offer(has_file=False, models_path="/srv/models"),
+            "qwen.gguf is not in its models folder /srv/models; put it there",
+        ),
+        (
             an_offer(has_file=False, files_told=FilesTold.SOME),
             "qwen.gguf is not among the files that its worker reports, which are not all it has; put it "
             "there with fewer others beside it",

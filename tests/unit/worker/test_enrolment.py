@@ -153,7 +153,7 @@ def enrolled(*, approved: bool = True, awaited: bool = False, trouble: str = "")
         (enrolled(), None, None, WorkerState(WorkerPhase.CONNECTING, "refused", NODE)),
         (enrolled(), NodeId("before"), None, WorkerState(WorkerPhase.CONNECTING, "refused", NODE)),
         (enrolled(), NODE, None, WorkerState(WorkerPhase.READY, "", NODE)),
-        (enrolled(trouble="no answer"), NODE, None, WorkerState(WorkerPhase.READY, "no answer", NODE)),
+        (enrolled(trouble="no answer"), NODE, None, WorkerState(WorkerPhase.READY, "", NODE)),
         (enrolled(), NODE, "SIGTERM", WorkerState(WorkerPhase.STOPPING, "SIGTERM", NODE)),
         (EnrolmentStatus(), None, "SIGTERM", WorkerState(WorkerPhase.STOPPING, "SIGTERM", None)),
     ],

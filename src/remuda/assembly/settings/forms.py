@@ -11,6 +11,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 
 from remuda.core import durations
 from remuda.core.errors import Invalid
+from remuda.core.settings import Unusable
 from remuda.fleet.model import BUDGET_ACCEPTED, vram_ceiling
 from remuda.wire.nodes import NAME_BYTES_MAX
 
@@ -37,13 +38,19 @@ def _words(value: object) -> object:
 
 
 def _labels(value: object) -> object:
-    """`k=v,k=v`, trimmed; a pair without key or equals sign is dropped, as peers do. Or a JSON object."""
+    """`k=v,k=v`, trimmed. Or a JSON object. A pair that is none is refused: it would be missed later."""
     if not isinstance(value, str):
         return value
     if value.lstrip().startswith("{"):
         return _json(value)
-    pairs = (part.partition("=") for part in value.split(","))
-    return {key.strip(): text.strip() for key, equals, text in pairs if key.strip() and equals}
+    labels: dict[str, str] = {}
+    for part in filter(None, map(str.strip, value.split(","))):
+        key, equals, text = part.partition("=")
+        if not equals or not key.strip():
+            lacks = "key" if equals else "value"
+            raise Unusable(f"labels are KEY=VALUE pairs; {part[:80]!r} has no {lacks}")
+        labels[key.strip()] = text.strip()
+    return labels
 
 
 def _path(value: object) -> object:
