@@ -10,16 +10,18 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Final, Literal, Protocol, TextIO, TypeVar
 
 import anyio
 import structlog
 from anyio.abc import TaskStatus
 
-from remuda.assembly.settings import CommonSettings
+from remuda.assembly.settings import CommonSettings, FrontendSettings, WorkerSettings
 from remuda.core.errors import RemudaError
 from remuda.core.log import configure
 from remuda.core.settings import ResolvedSettings, described
+from remuda.host.folder import DataFolder
 
 log = structlog.get_logger()
 
@@ -92,6 +94,19 @@ def log_as(resolved: ResolvedSettings[S], stream: TextIO | None = None) -> None:
     for item in described(type(resolved.values)):
         if item.setting.no_effect_yet and resolved.origins[item.field] != "default":
             log.warning("setting_has_no_effect_yet", setting=item.field, until=item.setting.no_effect_yet)
+    settings = resolved.values
+    if isinstance(settings, FrontendSettings | WorkerSettings):
+        _look_for_models(settings.models_path, DataFolder(settings.data_dir))
+
+
+def _look_for_models(chosen: Path | None, folder: DataFolder) -> None:
+    """Said once: the worker of `remuda up` begins while its frontend holds the folder."""
+    if chosen is not None and not chosen.is_dir() and not folder.is_held_by("frontend"):
+        log.warning(
+            "models_folder_missing",
+            reason=f"{chosen} does not exist, so no models are found in it",
+            hint="create it, or correct --models-path",
+        )
 
 
 class Runner(Protocol):

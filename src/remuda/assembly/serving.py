@@ -131,7 +131,13 @@ class ServingRig:
         suspects = self._suspects()
         demand = self._demand(placing, suspects)
         cold = self._cold_path(demand, suspects)
-        folder = ModelFolder(ground.models_path, self._model_store, ground.parts.frontend, self._keeper)
+        folder = ModelFolder(
+            ground.models_path,
+            self._model_store,
+            ground.parts.frontend,
+            self._keeper,
+            self._catalogue.files_refused,
+        )
         figures = InferenceFigures(ground.figures, self._tables, self._ledger)
         upstreams = OpenUpstreams(clock, http=self._http, grpc_factory=self._grpc)
         dispatcher = RequestDispatcher(

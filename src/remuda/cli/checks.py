@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -28,6 +29,7 @@ from remuda.core.os_errors import os_reason
 from remuda.host.folder import DataFolder, read_json
 from remuda.host.ports import listen
 from remuda.wire.operations import OpView, OpViews
+from remuda.wire.serving import ModelItems
 from remuda.worker.addresses import AddressSettings, chosen_base_port, split
 from remuda.worker.hardware.detect import detect
 from remuda.worker.hardware.host import SystemHost
@@ -99,7 +101,19 @@ def check_folder(patient: Patient) -> list[Finding]:
         remedy = "choose another with --data-dir, or make it writable for this user"
         return [problem("data folder", f"{existing} cannot be written", remedy)]
     made = f"{root}" if existing == root else f"{root} does not exist yet and can be created"
-    return [ok("data folder", made), findings.disk(str(root), shutil.disk_usage(existing).free)]
+    found = [ok("data folder", made), findings.disk(str(root), shutil.disk_usage(existing).free)]
+    models = _models_path(patient)
+    return found if models is None or models.is_dir() else [*found, findings.models_folder(models)]
+
+
+def _models_path(patient: Patient) -> Path | None:
+    """The folder that was chosen; None: the one in the data folder. Of a frontend that runs, the one that it
+    was started with."""
+    running = read_json(patient.folder.endpoint).get("models")
+    if isinstance(running, str):
+        return None if Path(running) == patient.folder.models else Path(running)
+    settings = patient.settings()
+    return settings.models_path if isinstance(settings, FrontendSettings | WorkerSettings) else None
 
 
 def check_ports(patient: Patient) -> list[Finding]:
@@ -126,7 +140,9 @@ def check_frontend(patient: Patient) -> list[Finding]:
             ready = client.probe("GET", "readyz")
             theirs = _frontend_version(client)
     except NotRunningHere as error:
-        verdict = problem if isinstance(error, EndedHere) else warning
+        # A folder that no frontend ever held belongs to none.
+        stopped = isinstance(error, EndedHere) or patient.folder.was_held_by("frontend")
+        verdict = problem if stopped else warning
         absent = _starting(patient.folder) or verdict("frontend", error.message, error.hint)
         return [findings.versions(__version__, python, None), absent]
     except RemudaError as error:
@@ -195,6 +211,14 @@ def check_operations(patient: Patient) -> list[Finding]:
     return findings.operations(ops, nodes)
 
 
+def check_models(patient: Patient) -> list[Finding]:
+    try:
+        with AdminClient(patient.target(), _CALL_S) as client:
+            return findings.models(client.get("api", "models").read(ModelItems).unusable)
+    except (FrontendUnreachable, NotFound, Unauthorized):
+        return []  # Other checks have said so.
+
+
 CHECKS: Final[Mapping[str, Check]] = {
     "settings": check_settings,
     "data folder": check_folder,
@@ -205,6 +229,7 @@ CHECKS: Final[Mapping[str, Check]] = {
     "gpu": check_gpu,
     "nodes": check_nodes,
     "operations": check_operations,
+    "models": check_models,
 }
 
 

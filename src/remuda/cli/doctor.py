@@ -20,8 +20,8 @@ from remuda.core.clock import SystemClock
 @config_option
 @client_command
 def command(asked: ClientOptions, config: str | None) -> None:
-    """Check settings, data folder, disk, ports, frontend, database, bus, clock, GPU driver, versions, nodes
-    and operations."""
+    """Check settings, data folder, disk, ports, frontend, database, bus, clock, GPU driver, versions, nodes,
+    operations and models."""
     from remuda.cli.checks import Patient, examine
     from remuda.cli.findings import Level
     from remuda.core.log import configure

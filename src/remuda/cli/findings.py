@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
+from pathlib import Path
 from typing import Final
 
 from rich.console import Group, RenderableType
@@ -18,6 +19,7 @@ from remuda.cli.render import gib, span
 from remuda.core.hints import pasted
 from remuda.wire.nodes import NodeView
 from remuda.wire.operations import OpView, StepView
+from remuda.wire.serving import UnusableModel
 from remuda.worker.hardware.model import Hardware
 
 _DISK_LOW: Final = 5 << 30
@@ -228,6 +230,22 @@ def _failing(op: OpView, step: StepView, node: NodeView | None) -> Finding:
     show = f"remuda ops show {short_id(op.id)}"
     remedy = f"{step.problem.hint}; {show} says more" if step.problem.hint else f"{show} says more"
     return Finding("operations", Level.WARNING if step.failures == 1 else Level.PROBLEM, message, remedy)
+
+
+def models(unusable: Sequence[UnusableModel]) -> list[Finding]:
+    """Files and stored models that the frontend cannot use."""
+    return [
+        problem("models", f"{one.source} cannot be used: {one.reason}", "correct it, or remove it")
+        for one in unusable
+    ]
+
+
+def models_folder(folder: Path) -> Finding:
+    return problem(
+        "models folder",
+        f"{folder} does not exist, so there are no models in it",
+        "create it, or correct --models-path",
+    )
 
 
 def variables(strays: Mapping[str, str]) -> list[Finding]:

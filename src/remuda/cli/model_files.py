@@ -74,6 +74,11 @@ def _models_folder(asked: ClientOptions, environ: Mapping[str, str], file: str) 
         if joined.get("register_to") != url:
             _check_sees(url, running.get("port"), file, folder.root)
     told = running.get("models") or joined.get("models_path")
+    if isinstance(told, str) and Path(told) != folder.models and not Path(told).is_dir():
+        raise Invalid(
+            f"the models folder {told} does not exist",
+            hint="create it, or start Remuda again with another --models-path",
+        )
     return Path(told) if isinstance(told, str) else folder.models
 
 

@@ -60,7 +60,10 @@ def list_models(asked: ClientOptions) -> None:
     from remuda.wire.serving import ModelItems
 
     output, now = console(), answer.date or SystemClock().now()
-    show(output, model_table(answer.read(ModelItems).models, now, output))
+    listed = answer.read(ModelItems)
+    show(output, model_table(listed.models, now, output))
+    for one in listed.unusable:
+        click.echo(one_line(f"{one.source} cannot be used: {one.reason}"))
 
 
 @group.command(

@@ -50,6 +50,7 @@ SENTENCES: Final[Mapping[str, str]] = {
     "model_file_cut_off": "a model file is incomplete",
     "model_file_refused": "a model file cannot be used",
     "model_not_usable": "a model cannot be used",
+    "models_folder_missing": "the models folder is missing",
     "nats_server_said": "the NATS server says",
     "node_cut_off": "a node is cut off from the bus",
     "node_not_on_our_bus": "a node is connected to another bus than this frontend",

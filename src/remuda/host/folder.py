@@ -165,6 +165,10 @@ class DataFolder:
             hint="stop it, or choose another folder with --data-dir",
         )
 
+    def was_held_by(self, role: str) -> bool:
+        """Whether some process has ever been the folder's `role`."""
+        return (self.root / f"{role}.lock").exists()
+
     def is_held_by(self, role: str) -> bool:
         """Whether some process is the folder's `role` now."""
         import fcntl

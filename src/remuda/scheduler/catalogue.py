@@ -2,7 +2,7 @@
 folder: a file that appears adds a model, one that disappears removes it.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -14,6 +14,7 @@ from anyio.abc import TaskStatus
 from anyio.to_thread import run_sync
 
 from remuda.core.errors import Invalid, Rejected, RemudaError
+from remuda.core.os_errors import os_reason
 from remuda.models.config import ModelConfig
 from remuda.models.gguf import CutOff, GgufHeader
 from remuda.models.gguf_file import open_gguf
@@ -82,6 +83,7 @@ class ModelCatalogue:
         self._looks = 0  # So far, and the latest of those that came to an end.
         self._latest = 0
         self._refused: dict[str, str] = {}
+        self._refused_files: Mapping[str, str] = {}
 
     @property
     def configured(self) -> Mapping[str, Catalogued]:
@@ -97,6 +99,15 @@ class ModelCatalogue:
     def unreadable(self) -> Collection[str]:
         """Models that only a later release understands, or nobody: not for this frontend to judge."""
         return self._refused.keys()
+
+    @property
+    def unusable(self) -> Mapping[str, str]:
+        """Why what describes a model cannot be used, by file of this machine's folder, or by model's name."""
+        return {**self._refused, **self._refused_files}
+
+    def files_refused(self, why: Mapping[str, str]) -> None:
+        """Files of this machine's folder that cannot be used now, by name."""
+        self._refused_files = {str(self._models_path / name): reason for name, reason in why.items()}
 
     @property
     def models_path(self) -> Path:
@@ -184,6 +195,7 @@ def _weights(path: Path, size_bytes: int) -> Weights:
 _LOOK_EVERY_S: Final = 5.0
 _FILES_MAX: Final = 1000
 _FILE_BYTES_MAX: Final = 1 << 20
+_Stamp = tuple[int, int, int]
 _SUFFIXES: Final = frozenset({".yaml", ".yml"})
 
 
@@ -191,18 +203,28 @@ _SUFFIXES: Final = frozenset({".yaml", ".yml"})
 class _Seen:
     """A file as it was when it was last read."""
 
-    stamp: tuple[int, int]
+    stamp: _Stamp
     model: str = ""  # Empty: it cannot be used.
+    why_not: str = ""
 
 
 class ModelFolder:
-    """`frontend` tells apart the folders of several frontends; each answers only for its own files."""
+    """`frontend` tells apart the folders of several frontends; each answers only for its own files.
+    `refused` is told after each look which files cannot be used, and why."""
 
-    def __init__(self, folder: Path, store: ModelStore, frontend: str, table: RoutingTable) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        store: ModelStore,
+        frontend: str,
+        table: RoutingTable,
+        refused: Callable[[Mapping[str, str]], None] = lambda _: None,
+    ) -> None:
         self._folder = folder
         self._store = store
         self._origin = f"file:{frontend}:"
         self._table = table
+        self._refused = refused
         self._seen: dict[str, _Seen] = {}
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
@@ -222,8 +244,9 @@ class ModelFolder:
         for name, (stamp, text) in files.items():
             seen = self._seen.get(name)
             if seen is None or seen.stamp != stamp:
-                self._seen[name] = _Seen(stamp, await self._take_in(name, text))
+                self._seen[name] = await self._take_in(name, stamp, text)
         self._seen = {name: seen for name, seen in self._seen.items() if name in files}
+        self._refused({name: seen.why_not for name, seen in self._seen.items() if seen.why_not})
         for one in await self._store.models():
             name = one.origin.removeprefix(self._origin)
             if one.origin.startswith(self._origin) and not self._describes(name, one.name):
@@ -241,8 +264,10 @@ class ModelFolder:
         self._seen = {other: seen for other, seen in self._seen.items() if seen.model != model}
         self._table.rows_changed()
 
-    async def _take_in(self, name: str, text: str) -> str:
+    async def _take_in(self, name: str, stamp: _Stamp, text: str | Invalid) -> _Seen:
         try:
+            if isinstance(text, Invalid):
+                raise text
             config = read_model(text, where=name)
             await self._check(config, name)
             await self._store.put_model(
@@ -250,10 +275,10 @@ class ModelFolder:
             )
         except Rejected as error:
             log.error("model_file_refused", file=name, reason=str(error))
-            return ""
+            return _Seen(stamp, why_not=str(error).removeprefix(f"{name}: "))
         log.info("model_read", model=config.id, file=name, unknown_keys=list(config.unknown))
         self._table.rows_changed()
-        return config.id
+        return _Seen(stamp, config.id)
 
     async def _check(self, config: ModelConfig, name: str) -> None:
         known = {one.name for one in await self._store.models()}
@@ -264,15 +289,24 @@ class ModelFolder:
         except Invalid as error:
             raise Invalid(f"{name}: {error.message}", hint=error.hint) from None
 
-    def _files(self) -> Mapping[str, tuple[tuple[int, int], str]]:
-        found: dict[str, tuple[tuple[int, int], str]] = {}
+    def _files(self) -> Mapping[str, tuple[_Stamp, str | Invalid]]:
+        found: dict[str, tuple[_Stamp, str | Invalid]] = {}
         if not self._folder.is_dir():
             return found
         for path in sorted(self._folder.iterdir())[: _FILES_MAX * 10]:
             if path.suffix not in _SUFFIXES or not path.is_file() or len(found) >= _FILES_MAX:
                 continue
             facts = path.stat()
-            if facts.st_size <= _FILE_BYTES_MAX:
-                text = path.read_text(errors="replace")
-                found[path.name] = ((facts.st_mtime_ns, facts.st_size), text)
+            stamp = (facts.st_mtime_ns, facts.st_ctime_ns, facts.st_size)  # Permissions change the second.
+            found[path.name] = (stamp, _text(path, facts.st_size))
         return found
+
+
+def _text(path: Path, size_bytes: int) -> str | Invalid:
+    """Or why it cannot be had: one file keeps no other from being read."""
+    if size_bytes > _FILE_BYTES_MAX:
+        return Invalid(f"{path.name}: it is larger than {_FILE_BYTES_MAX >> 20} MiB, too large for a model")
+    try:
+        return path.read_text(errors="replace")
+    except OSError as error:
+        return Invalid(f"{path.name}: it cannot be read: {os_reason(error)}")

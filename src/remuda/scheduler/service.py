@@ -96,6 +96,11 @@ class Models:
         await self._catalogue.refresh()
         return sorted(self._catalogue.configured.values(), key=_name)
 
+    @property
+    def unusable(self) -> Mapping[str, str]:
+        """Files and stored models that this frontend cannot use, each with the reason."""
+        return self._catalogue.unusable
+
     async def get(self, name: str) -> Catalogued:
         await self._catalogue.refresh()
         found = self._catalogue.configured.get(name)
@@ -205,7 +210,8 @@ class Models:
 
     async def failures(self, name: str = "") -> Mapping[str, ModelProblem]:
         """Why the last load of a model failed, if it did and nobody has changed or dismissed anything since,
-        nor removed the node: of one model, or of all, as far back as the latest loads go."""
+        nor removed the node: of one model, or of all, as far back as the latest loads go. And what is wrong
+        with a configuration that came as a file: one that is added is refused for it."""
         loads = Filter(kinds=_LOADS, model=name, dismissed=True, limit=1 if name else _LOADS_LOOKED_AT)
         last: dict[str, View] = {}
         for view in await self._operations.views(loads):
@@ -213,7 +219,7 @@ class Models:
                 last.setdefault(view.operation.target.key.model, view)
         known = self._catalogue.configured
         nodes = {standing.node.id for standing in await self._standings()} if last else set()
-        return {
+        failed = {
             model: ModelProblem(
                 f"it could not be loaded on {step.node_name}: {_why(step)}", view.operation.finished_at
             )
@@ -222,6 +228,9 @@ class Models:
             for step in view.steps
             if step.state is State.FAILED and not view.operation.dismissed and step.node in nodes
         }
+        looked_at = [known[name]] if name in known else [] if name else known.values()
+        wrong = {one.config.id: ModelProblem(why) for one in looked_at if (why := _context_problem(one))}
+        return {**failed, **wrong}
 
     async def problem(self, model: Catalogued) -> ModelProblem:
         """Why it could not answer now, as far as is known."""
@@ -275,6 +284,11 @@ def _why(step: Step) -> str:
 def _nowhere(model: str, refused: Unplaceable) -> str:
     told = "; ".join(refused.told(most=REASONS_MAX))
     return f"no node can take {model}: {told or 'there are no nodes'}"
+
+
+def _context_problem(model: Catalogued) -> str:
+    header = model.weights.header
+    return context_problem(model.config.context_size, header.context_length if header else 0)
 
 
 def _name(model: Catalogued) -> str:

@@ -73,8 +73,16 @@ class ModelItem(Message):
     failed_at: Annotated[Timestamp | None, OMIT_NONE] = None  # When that load failed.
 
 
+class UnusableModel(Message):
+    """Something that is to describe a model, and cannot be used."""
+
+    source: str  # A file in the models folder of the frontend that answers, or the name of a stored model.
+    reason: str
+
+
 class ModelItems(Message):
     models: Many[ModelItem] = ()
+    unusable: Annotated[Many[UnusableModel], OMIT_EMPTY] = ()
 
 
 class ModelAdd(Message):

@@ -185,6 +185,34 @@ def test_no_frontend_on_a_machine_that_runs_none_is_a_warning(environ: dict[str,
     ]
 
 
+def test_a_stopped_frontend_is_a_problem_of_the_folder_it_used(environ: dict[str, str]) -> None:
+    folder = DataFolder(Path(environ["REMUDA_DATA_DIR"]))
+    folder.prepare()
+    with folder.held_by("frontend"):
+        pass
+
+    found = checks.check_frontend(patient(environ))
+
+    assert (found[1].check, found[1].level) == ("frontend", Level.PROBLEM)
+    assert "remuda up is not running here" in found[1].message
+
+
+@pytest.mark.parametrize("running", [False, True])
+def test_a_models_folder_that_does_not_exist_is_a_problem(
+    environ: dict[str, str], tmp_path: Path, running: bool
+) -> None:
+    missing = str(tmp_path / "modles")
+    if running:
+        write_json(DataFolder(Path(environ["REMUDA_DATA_DIR"])).endpoint, {"models": missing})
+    else:
+        environ["REMUDA_MODELS_PATH"] = missing
+
+    found = checks.check_folder(patient(environ))
+
+    assert found[-1].level is Level.PROBLEM
+    assert f"{missing} does not exist" in found[-1].message
+
+
 def test_a_frontend_that_was_killed_is_a_problem(environ: dict[str, str]) -> None:
     with subprocess.Popen(["true"]) as killed:
         killed.wait()

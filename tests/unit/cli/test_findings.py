@@ -12,6 +12,7 @@ from remuda.cli.findings import Finding, Holder, Level, page, verdict
 from remuda.cli.node_tables import shown_status
 from remuda.wire.nodes import NodeFacts, NodeView
 from remuda.wire.operations import ProblemView
+from remuda.wire.serving import UnusableModel
 from remuda.worker.hardware.model import Gpu, Hardware
 from tests.unit.cli.ops_views import a_step, an_op
 
@@ -152,6 +153,12 @@ def test_a_healthy_node_with_something_to_decide_about_is_a_warning() -> None:
 
     assert levels(*found) == [("nodes", Level.WARNING), ("nodes", Level.OK)]
     assert found[1].message == "1 of 1 are healthy"
+
+
+def test_files_that_cannot_be_used_as_models_are_problems() -> None:
+    found = findings.models([UnusableModel(source="/models/a.yaml", reason="line 1: it is not YAML")])
+    assert levels(*found) == [("models", Level.PROBLEM)]
+    assert found[0].message == "/models/a.yaml cannot be used: line 1: it is not YAML"
 
 
 def test_an_empty_fleet_is_a_warning() -> None:

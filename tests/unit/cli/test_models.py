@@ -24,7 +24,15 @@ from remuda.core.errors import Invalid, PeerFailed
 from remuda.host.folder import DataFolder, write_json
 from remuda.models.reading import read_model
 from remuda.wire.codec import encode
-from remuda.wire.serving import ModelAdded, ModelItem, ModelItems, ModelLoaded, ModelOps, ReplicaView
+from remuda.wire.serving import (
+    ModelAdded,
+    ModelItem,
+    ModelItems,
+    ModelLoaded,
+    ModelOps,
+    ReplicaView,
+    UnusableModel,
+)
 from tests.support.models import tiny_model
 from tests.unit.cli.ops_views import an_op
 
@@ -80,6 +88,24 @@ def test_file_is_not_kept_here_for_a_frontend_that_is_elsewhere(
     model_text(file, None, None, ClientOptions(url="http://localhost:8090"))
     with pytest.raises(Invalid, match="does not use the data folder"):
         model_text(file, None, None, ClientOptions(url="http://localhost:8091"))
+
+
+def test_a_models_folder_that_does_not_exist_is_not_made(tmp_path: Path, asked: ClientOptions) -> None:
+    """It is a typo, or a disk that is not mounted."""
+    assert asked.data_dir is not None
+    missing = tmp_path / "modles"
+    write_json(DataFolder(Path(asked.data_dir)).endpoint, {"models": str(missing)})
+    with pytest.raises(Invalid, match=f"the models folder {missing} does not exist"):
+        model_text(tiny_model(), None, None, asked)
+    assert not missing.exists()
+
+
+def test_files_that_cannot_be_used_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong = UnusableModel(source="/models/a.yaml", reason="line 1: it is not YAML")
+    told = ApiAnswer(200, encode(ModelItems(unusable=(wrong,))), NOON)
+    monkeypatch.setattr(AdminClient, "get", lambda self, *path, **query: told)
+    result = CliRunner().invoke(root, ["models", "--url", "http://127.0.0.1:1"])
+    assert "/models/a.yaml cannot be used: line 1: it is not YAML" in result.stdout
 
 
 def test_name_and_context_can_be_given(tmp_path: Path, asked: ClientOptions) -> None:

@@ -1,5 +1,6 @@
 """The models there are, as requests know them."""
 
+import errno
 import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -171,7 +172,7 @@ class Watched(Rig):
     def __init__(self, folder: Path, frontend: str = "f-1") -> None:
         super().__init__(folder)
         self.path = folder
-        self.folder = ModelFolder(folder, self.models, frontend, self)
+        self.folder = ModelFolder(folder, self.models, frontend, self, self.catalogue.files_refused)
         self._written = 0
 
     def write(self, name: str, text: str) -> None:
@@ -273,6 +274,13 @@ async def test_broken_file_is_told_once_and_takes_no_other_along(
         assert await watched.look() == {"qwen": "file:f-1:b.yaml"}
     assert [line["file"] for line in lines if line["event"] == "model_file_refused"] == ["a.yaml"]
 
+    [(file, why)] = watched.catalogue.unusable.items()
+    assert file == str(watched.path / "a.yaml")
+    assert why.startswith("it is not YAML")
+    watched.write("a.yaml", a_model("llama"))
+    await watched.look()
+    assert not watched.catalogue.unusable
+
 
 async def test_file_with_a_name_that_another_model_has_on_the_bus_takes_no_other_along(
     watched: Watched, lines: list[EventDict]
@@ -346,6 +354,25 @@ async def test_file_of_another_release_is_read_again_after_a_restart(tmp_path: P
 async def test_file_that_is_too_large_is_no_model(watched: Watched) -> None:
     watched.write("a.yaml", a_model("qwen") + "#" * (1 << 20))
     assert await watched.look() == {}
+    assert list(watched.catalogue.unusable.values()) == ["it is larger than 1 MiB, too large for a model"]
+
+
+async def test_file_that_cannot_be_read_takes_no_other_along(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Root reads everything, so the system's answer is given here."""
+    read_text = Path.read_text
+
+    def denied(path: Path, *, errors: str) -> str:
+        if path.name == "a.yaml":
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return read_text(path, errors=errors)
+
+    monkeypatch.setattr(Path, "read_text", denied)
+    watched.write("a.yaml", a_model("llama"))
+    watched.write("b.yaml", a_model("qwen"))
+    assert await watched.look() == {"qwen": "file:f-1:b.yaml"}
+    assert list(watched.catalogue.unusable) == [str(watched.path / "a.yaml")]
 
 
 @pytest.mark.parametrize(

@@ -209,6 +209,17 @@ async def test_a_model_that_fits_on_no_further_node_is_loaded_already(served: Se
 # What stands in a model's way.
 
 
+async def test_file_with_a_context_that_no_model_takes_is_a_problem_of_its_model(served: Served) -> None:
+    """One that is added so is refused; a file is there, whatever it says."""
+    text = a_model("qwen", "context_size: 99999999\n")
+    await served.models.put_model(StoredModel("qwen", text, "r", "file:f-1:a.yaml"))
+    await served.service.configured()
+    [(model, found)] = (await served.service.failures()).items()
+    assert model == "qwen"
+    assert "more than any model takes" in found.text
+    assert await problem(served) == found.text
+
+
 async def problem(served: Served) -> str:
     return (await served.service.problem(await served.service.get("qwen"))).text
 

@@ -46,6 +46,7 @@ from remuda.wire.serving import (
     ModelUnloadBody,
     ReplicaView,
     ReplicaViews,
+    UnusableModel,
 )
 
 routes = APIRouter(tags=["models"], dependencies=[Depends(require_admin)])
@@ -66,7 +67,13 @@ async def list_models(svc: Svc) -> Response:
     items = (
         show.model_item(one, replicas, standings, failed.get(one.config.id, NO_PROBLEM)) for one in known
     )
-    return answer(ModelItems(models=tuple(items)))
+    unusable = svc.serving.models.unusable.items()
+    return answer(
+        ModelItems(
+            models=tuple(items),
+            unusable=tuple(UnusableModel(source=source, reason=reason) for source, reason in unusable),
+        )
+    )
 
 
 @routes.post(
