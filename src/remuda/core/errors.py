@@ -219,6 +219,12 @@ class StartFailed(BackendFailed):
     code = "start_failed"
 
 
+class RolledBack(BackendFailed):
+    """A backend's new version did not start, and the one before it is in use again."""
+
+    code = "rolled_back"
+
+
 class ChildFailed(PeerFailed):
     """A process we supervise does not stay up."""
 

@@ -4,7 +4,7 @@ changes. Pure."""
 from dataclasses import replace
 from typing import Final
 
-from remuda.core.errors import Problem, StartFailed
+from remuda.core.errors import Problem, RolledBack, StartFailed
 
 # Codes of workers' errors that a further attempt cannot change.
 _PERMANENT: Final = frozenset(
@@ -14,6 +14,7 @@ _PERMANENT: Final = frozenset(
         "not_found",
         "platform_missing",
         "rejected",
+        RolledBack.code,
         "signature_required",
         "unauthorized",
     }
@@ -42,6 +43,7 @@ _HINTS: Final = {
     "forbidden": "log in to the registry on that node as a user who may read the image, then retry",
     "not_found": "check the name and tag, then start a new operation",
     "platform_missing": "install a backend that has a build for that node, or leave the node out",
+    RolledBack.code: "install a build that starts",
     "content_refused": "the registry or something in between is broken: push the image again, or use another "
     "source",
 }

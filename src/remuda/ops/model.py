@@ -274,6 +274,7 @@ class Observation:
     outcome: Outcome | None = None
     blocked: str = ""  # Why it is not this step's turn; empty: it is.
     proven_elsewhere: bool = False  # Another node of the same operation has run the new version.
+    proof_optional: bool = False  # A version that nothing can be started with is kept all the same.
 
 
 @dataclass(frozen=True, slots=True)

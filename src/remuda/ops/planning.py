@@ -274,11 +274,13 @@ class _Moves:
         if step.state is State.PENDING:
             before = listed_before(step, self._nodes.get(step.node), self._live.ended_at.get(step.node))
             seen = replace(seen, installation=before)
-        if step.op in self._proven:
-            seen = replace(seen, proven_elsewhere=True)
+        operation = self._operations[step.op]
+        if step.proves:
+            optional = not operation.roll_out.proves
+            seen = replace(seen, proven_elsewhere=step.op in self._proven, proof_optional=optional)
         if (step.op, step.node, step.attempt) in self._heard_of and not seen.reports:
             seen = replace(seen, working=True)  # Its reply may have been missed: it is at it all the same.
-        return advance(step, seen, wish_for(step, self._operations[step.op]), self._moment_for(step))
+        return advance(step, seen, wish_for(step, operation), self._moment_for(step))
 
     def _in_hand(self, step: Step) -> str:
         """A request that was long under way may arrive after its operation is over: what it is about to do

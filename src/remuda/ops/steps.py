@@ -257,10 +257,9 @@ def _answered(step: Step, ending: Ending, seen: Observation, at: Moment) -> Step
             return _succeeded(step, _kept(step, seen) or how)
         case NotNeeded(why):
             return _as_told(step) if step.state is State.STOPPING else _close(step, State.CANCELLED, why)
-        case Problem() if ending.code == NOT_PROVEN and seen.proven_elsewhere:
-            return _close(
-                replace(step, problem=None), State.SUCCEEDED, f"{ending.message}; others have run it"
-            )
+        case Problem() if ending.code == NOT_PROVEN and (seen.proven_elsewhere or seen.proof_optional):
+            others = "; others have run it" if seen.proven_elsewhere else ""
+            return _close(replace(step, problem=None), State.SUCCEEDED, f"{ending.message}{others}")
         case Problem():
             return _failed(step, ending, at)
 

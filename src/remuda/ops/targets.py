@@ -338,7 +338,9 @@ class _Planner:
         return Draft(self._upgrade_step(node, source, goal), build)
 
     def _upgrade_step(self, node: ObservedNode, source: Source, goal: Goal) -> Step:
-        proves, rolls_back = self.wanted.roll_out.proves, not is_localai(node.standing.node)
+        """A node that can roll back tries the new version in any case."""
+        rolls_back = not is_localai(node.standing.node)
+        proves = rolls_back or self.wanted.roll_out.proves
         return replace(self._step(node, source, goal), proves=proves, rolls_back=rolls_back)
 
     def _warn_of_no_way_back(self, drafts: Iterable[Draft]) -> None:

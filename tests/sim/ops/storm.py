@@ -109,7 +109,7 @@ class Storm(Trouble):
                 kind,
                 source,
                 goal,
-                proves=rolling,
+                proves=rolling or (one.reports and kind is Kind.UPGRADE),
                 rolls_back=one.reports,
                 expires=expires,
             )

@@ -583,4 +583,6 @@ def test_a_version_that_nobody_could_start_goes_back_unless_another_node_has_run
     assert (alone.state, alone.stage) == (State.PENDING, Stage.ROLL_BACK)
     assert beside.state is State.SUCCEEDED
     assert beside.reason == "not proven: there is nothing to start it with; others have run it"
+    plain, _ = advance(step, replace(seen, proof_optional=True), Wish.RUN, at())
+    assert (plain.state, plain.reason) == (State.SUCCEEDED, problem.message)
     assert (concurrency.proven(beside), concurrency.proven(replace(beside, reason=""))) == (False, True)

@@ -388,6 +388,15 @@ def test_a_roll_out_says_before_it_starts_who_cannot_go_back() -> None:
     assert any("theirs cannot roll back" in warning for warning in plan.warnings)
 
 
+def test_a_plain_upgrade_is_tried_wherever_the_node_can_roll_back() -> None:
+    has = artifact("cpu-llama-cpp")
+    found = steps(
+        planned("llama-cpp", a_node("ours", has), a_node("theirs", has, foreign=True), kind=Kind.UPGRADE)
+    )
+    assert (found["ours"].proves, found["ours"].rolls_back) == (True, True)
+    assert (found["theirs"].proves, found["theirs"].rolls_back) == (False, False)
+
+
 def test_a_roll_out_says_before_it_starts_that_no_node_can_prove_the_new_version() -> None:
     idle = artifact("cpu-llama-cpp").model_copy(update={"unprovable": True})
     alone = planned("llama-cpp", a_node("one", idle), kind=Kind.UPGRADE, rolling=True)

@@ -12,7 +12,7 @@ import structlog
 from anyio.lowlevel import checkpoint
 from anyio.to_thread import run_sync
 
-from remuda.core.errors import BackendFailed, Invalid, RemudaError, StartFailed
+from remuda.core.errors import BackendFailed, Invalid, RemudaError, RolledBack, StartFailed
 from remuda.oci.fetch import PullPhase
 from remuda.wire.backends import BackendInstall, BackendInstallReply, BackendUpgrade, BackendUpgradeReply
 from remuda.wire.process_keys import ProcessKey, door_path
@@ -61,6 +61,7 @@ _UNPROVEN: Final = (
     "there is nothing to start it with: no model has run with it on this machine, and its remuda.yaml has no "
     "`check`"
 )
+_DIGEST_CHARS: Final = 19  # With "sha256:".
 _Served = tuple[str, tuple[str, ...]]
 
 
@@ -173,10 +174,32 @@ class Installs:
             # Somebody else was quicker, or only the bytes were in question.
             return _Had(running, sight.digest, unchanged=not followed)
         started = here and not followed and await self._has_started(sight)
-        if spec is not None and (request.force or not _has(sight, request)):
+        replaced = spec is not None and (request.force or not _has(sight, request))
+        if spec is not None and replaced:
             sight = await self._replace(request, key, sight, spec, attempt)
-        process = await self._start(request, key, sight, attempt)
+        try:
+            process = await self._start(request, key, sight, attempt)
+        except StartFailed as error:
+            # A frontend that has it proven says by itself whether to go back.
+            if replaced and not request.prove:
+                await self._go_back(request, sight, error, attempt)
+            raise
         return _Had(process, sight.digest, unchanged=started and process is None)
+
+    async def _go_back(
+        self, request: BackendInstall, sight: InstalledState, error: StartFailed, attempt: RunningAttempt
+    ) -> None:
+        """To a version that has run, where there is one: RolledBack then. A server that was given its model
+        may have failed because of that, and stays."""
+        if sight.folder is None or not await self._depot.failed_after_a_good_one(sight.folder.name):
+            return
+        with attempt.firm():
+            require_gone(await self._access.stop(sight, free=False))
+            await self._depot.switch_back(sight.folder.name)
+            self._changed()
+        digest = (await self._access.look(request.backend)).digest
+        version = f"the version before, {digest[:_DIGEST_CHARS]}…," if digest else "the version before"
+        raise RolledBack(f"{error.message}; {version} is in use again") from error
 
     async def _follow(self, request: BackendInstall, sight: InstalledState) -> bool:
         """Where the bytes are here from another reference, upgrades go by the one asked for now."""

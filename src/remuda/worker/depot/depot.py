@@ -180,6 +180,10 @@ class Depot:
         """The last start of the installed version went well."""
         return (await run_sync(start_check, self.places.installed(name)))[0] is StartCheck.STARTED
 
+    async def failed_after_a_good_one(self, name: str) -> bool:
+        """The installed version did not start, and the one before it, which has run, is kept."""
+        return await run_sync(self._versions.failed_after_a_good_one, name)
+
     async def note_start(self, name: str, start: LastStart) -> None:
         await run_sync(write_last_start, self.places.last_start(name), start)
 

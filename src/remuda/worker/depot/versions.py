@@ -119,6 +119,10 @@ class VersionStore:
         (installed / START_FAILED_FILE).unlink(missing_ok=True)
         self._throw_away(self._places.previous(name), name)
 
+    def failed_after_a_good_one(self, name: str) -> bool:
+        failed = (self._places.installed(name) / START_FAILED_FILE).exists()
+        return failed and (self._places.previous(name) / PROVEN_FILE).exists()
+
     def switch_back(self, name: str) -> None:
         """Let the version before take the installed one's place, and the other way round."""
         previous = self._places.previous(name)

@@ -9,8 +9,6 @@ from remuda.wire import subjects
 from remuda.wire.backends import (
     BackendCancel,
     BackendCancelReply,
-    BackendDelete,
-    BackendDeleteReply,
     BackendInstall,
     BackendInstallReply,
     BackendUpgrade,
@@ -289,24 +287,6 @@ async def test_unknown_backend_fails_with_the_reason(rig: Rig) -> None:
     assert "nonesuch" in reply.error
 
 
-async def test_process_that_does_not_become_ready_fails_the_install(rig: Rig) -> None:
-    rig.offer("echo")
-    rig.supervision.fails = "it ended with code 1: libcuda.so is missing"
-
-    reply = await rig.install(BackendInstall(backend="echo"))
-
-    assert not reply.success
-    assert "libcuda" in reply.error
-    assert not (rig.folder("echo") / ".remuda-proven").exists()
-
-
-async def test_version_that_has_run_is_marked(rig: Rig) -> None:
-    rig.offer("echo")
-    await rig.install(BackendInstall(backend="echo"))
-
-    assert (rig.folder("echo") / ".remuda-proven").exists()
-
-
 async def test_negative_replica_is_refused(rig: Rig) -> None:
     reply = await rig.install(BackendInstall(backend="echo", replica_index=-1))
 
@@ -541,59 +521,3 @@ async def test_galleries_used_lately_are_not_opened_again(rig: Rig) -> None:
         await rig.install(BackendInstall(backend=backend, backend_galleries=given))
 
     assert len(rig.opened) == 1
-
-
-async def test_server_is_proven_with_the_model_that_it_ran_last(rig: Rig) -> None:
-    rig.offer("engine")
-    rig.http_backends.add("engine")
-    served = BackendInstall(backend="engine", model_id="m", model_path="org/m", options=("a:1",))
-    await rig.install(served)
-    await rig.install(BackendInstall(backend="engine", prove=True))
-
-    launch = rig.supervision.started[-1]
-    assert launch.key == ProcessKey("engine", 0)
-    asked = rig.recipes_asked[-1]
-    assert (asked.model_id, asked.model_path, asked.options) == ("m", "org/m", ("a:1",))
-
-    await rig.ask(subjects.backend_delete, BackendDelete(backend="engine"), BackendDeleteReply)
-    assert await rig.depot.last_start("engine") is None
-
-
-async def test_install_starts_a_server_once_to_see_that_it_starts_and_ends_it(rig: Rig) -> None:
-    rig.offer("engine")
-    rig.http_backends.add("engine")
-    rig.supervision.fails = "engine did not start: it ended with exit code 3"
-    reply = await rig.install(BackendInstall(backend="engine"))
-    assert (reply.success, reply.code) == (False, "start_failed")
-
-    rig.supervision.fails = ""
-    for unchanged in (False, True):
-        reply = await rig.install(BackendInstall(backend="engine"))
-        assert reply == BackendInstallReply(success=True, unchanged=unchanged)
-    assert len(rig.supervision.started) == 2, "once it has started there is nothing to see"
-    assert rig.supervision.table == {}
-
-
-async def test_server_that_a_model_did_not_start_with_is_not_blamed(rig: Rig) -> None:
-    rig.offer("engine")
-    rig.http_backends.add("engine")
-    await rig.install(BackendInstall(backend="engine"))
-    rig.supervision.fails = "engine could not be started for m: no such file"
-    await rig.install(BackendInstall(backend="engine", model_id="m"))
-    assert await rig.depot.has_started("engine")
-
-
-async def test_proof_says_so_when_there_is_nothing_to_start(rig: Rig) -> None:
-    rig.offer("engine")
-    rig.http_backends.add("engine")
-    rig.needs_model.add("engine")
-    gone = rig.root / "gone.gguf"
-    gone.touch()
-    await rig.install(BackendInstall(backend="engine", model_id="m", model_path=str(gone)))
-    gone.unlink()
-
-    reply = await rig.install(BackendInstall(backend="engine", prove=True))
-
-    assert reply.success
-    assert "nothing to start it with" in reply.unproven
-    assert (await rig.install(BackendInstall(backend="engine"))).unproven == ""
