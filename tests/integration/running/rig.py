@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,6 @@ from remuda.worker.enrolment import WorkerPhase
 from remuda.worker.identity import Introduction
 from remuda.worker.processes.model import BackendTimeouts
 from remuda.worker.service import MakeRoom, Site, Worker, WorkerConfig
-from tests.conftest import WORKERS_MOST
 from tests.integration.worker.rig import FixedHardware, Impatient, opening_bus, wait_for_phase
 from tests.peers.localai_frontend import LocalAiFrontend
 from tests.support.nats_servers import PlainServer, connected
@@ -54,6 +54,8 @@ ASK_S = timedelta(seconds=60)
 HOST = "127.0.0.1"
 _PR_SET_CHILD_SUBREAPER = 36
 _PORTS_TAKEN_MOST = 8  # By most tests.
+_FIRST_PORT, _PORTS_EACH, _PLACES = 10_001, 100, 216
+_TURNS = count(int(1000 * SystemEntropy().fraction()))
 CLOCK = SystemClock()
 
 # Real programs start with what is left of two cores; everything else is quick.
@@ -243,13 +245,15 @@ def base_port() -> int:
     """The first of a hundred ports that no system hands out to whoever asks for any, nor another process of
     tests that runs beside this one. Those that a worker takes first are not closing connections of an earlier
     test either: such a port can be listened on, and yet not be bound by a program that does not insist."""
-    entropy, process = SystemEntropy(), int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) % WORKERS_MOST
-    while True:
-        base = 20_001 + 100 * (WORKERS_MOST * int(12 * entropy.fraction()) + process)
+    process = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:])
+    places = _PLACES // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    for turn in _TURNS:  # Those that were in use longest ago come first: a connection closes for a minute.
+        base = _FIRST_PORT + _PORTS_EACH * (places * process + turn % places)
         with suppress(Misconfigured):
             listen(HOST, base - 1).close()
             if all(_untouched(port) for port in range(base, base + _PORTS_TAKEN_MOST)):
                 return base
+    raise AssertionError("turns do not end")
 
 
 def _untouched(port: int) -> bool:
