@@ -23,7 +23,7 @@ from remuda.ops.inventories import Inventories
 from remuda.ops.model import Goal, Kind, Operation, OpId, RollOut, Source, Step, StepPolicy
 from remuda.ops.ports import ModelWork, PatientBusPort, TapPort
 from remuda.ops.progress_board import ProgressBoard, ProgressSubscription
-from remuda.ops.reconciler import Reconciler
+from remuda.ops.reconciler import Pace, Reconciler
 from remuda.store.database import Database
 from remuda.store.fleet import SqlFleetStore
 from remuda.store.ops import SqlOpStore
@@ -37,6 +37,7 @@ from tests.support.reports import stored
 BACKEND = "llama-cpp"
 BUILD = "cpu-llama-cpp"
 DONE = BackendInstallReply(success=True, address="127.0.0.1:50052")
+AS_SHIPPED = Pace()
 QUICK = StepPolicy(backoff_first=timedelta(milliseconds=50), backoff_most=timedelta(milliseconds=200))
 
 
@@ -81,6 +82,7 @@ async def ops_frontend(
     taps: TapPort | None = None,
     timeouts: Timeouts | None = None,
     policy: StepPolicy = QUICK,
+    pace: Pace = AS_SHIPPED,
     at_once_max: int = 1000,
     list_every: timedelta = timedelta(seconds=30),
     reconciles: bool = True,
@@ -122,6 +124,7 @@ async def ops_frontend(
         entropy=SeededEntropy(7),
         timeouts=timeouts,
         policy=policy,
+        pace=pace,
         bus_trouble=trouble,
     )
     async with anyio.create_task_group() as tasks:

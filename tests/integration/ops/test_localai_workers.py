@@ -3,6 +3,7 @@
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 
@@ -12,8 +13,10 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from structlog.testing import capture_logs
 
+from remuda.assembly import operations
 from remuda.core.ids import NodeId
 from remuda.host.folder import DataFolder
+from remuda.ops.inventories import Inventories
 from remuda.ops.model import Kind, State
 from remuda.store.database import open_database
 from tests.peers.localai_worker import JSON, LocalAiWorker, WorkerOptions
@@ -115,7 +118,11 @@ async def test_a_slow_install_is_running_beyond_the_timeout_and_then_succeeds(tm
         assert ((await frontend.step()).attempt, peer.times("backend.install")) == (1, 1)
 
 
-async def test_a_lost_reply_is_made_up_for_by_its_list(tmp_path: Path) -> None:
+async def test_a_lost_reply_is_made_up_for_by_its_list(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    often = partial(Inventories, every=timedelta(seconds=2))
+    monkeypatch.setattr(operations, "Inventories", often)
     async with driving(tmp_path, loses_replies=True, install_timeout="500ms") as (frontend, peer):
         await frontend.submit([NodeId(peer.id)])
         await until_state(frontend, State.SUCCEEDED)

@@ -13,6 +13,7 @@ from remuda.bus.messages import Incoming
 from remuda.ops.commander import Timeouts
 from remuda.ops.model import Kind, Source, State, Wish
 from remuda.ops.ports import Filter
+from remuda.ops.reconciler import Pace
 from remuda.store.database import open_database
 from remuda.store.schema import attempts
 from remuda.wire.backends import BackendCancelReply, BackendInstall, BackendInstallReply
@@ -63,7 +64,8 @@ async def overdue(frontend: OpsFrontend) -> None:
 async def test_an_install_beyond_the_timeout_runs_on_and_ends_with_the_report(place: Place) -> None:
     node = await worker(place.theirs, place.database, reports=True)
     await node.on("backend.install", never)
-    async with ops_frontend(place.ours, place.database, CLOCK, timeouts=SHORT) as frontend:
+    policy = patient(lease=timedelta(seconds=5))
+    async with ops_frontend(place.ours, place.database, CLOCK, timeouts=SHORT, policy=policy) as frontend:
         await frontend.submit([node.node])
         await wait_until(lambda: node.times("backend.install"))
         await node.report([Work(op_id="op-1", attempt=1, kind="install")])
@@ -231,19 +233,26 @@ async def test_a_frontend_that_dies_leaves_the_rest_to_another_and_nothing_is_se
 ) -> None:
     node = await worker(place.theirs, place.database, reports=True)
     await node.on("backend.install", never)
-    async with ops_frontend(place.ours, place.database, CLOCK, name="first") as first:
+    pace = Pace(busy_every=timedelta(seconds=1), open_for=timedelta(seconds=4))
+    async with ops_frontend(place.ours, place.database, CLOCK, name="first", pace=pace) as first:
         await first.submit([node.node])
         await wait_until(lambda: node.times("backend.install"))
         await node.report([Work(op_id="op-1", attempt=1, kind="install")])
     database = await open_database(place.database_url, clock=CLOCK)
-    async with connected(place.bus_url) as bus, ops_frontend(bus, database, CLOCK, name="second") as second:
+    async with (
+        connected(place.bus_url) as bus,
+        ops_frontend(bus, database, CLOCK, name="second", pace=pace) as second,
+    ):
         node.installed = [BUILD]
         await until_state(second, State.SUCCEEDED, reporting=node)
         assert node.times("backend.install") == 1
     await database.close()
 
 
-async def test_two_frontends_that_race_over_many_operations_send_each_attempt_once(place: Place) -> None:
+@pytest.mark.parametrize("many", [20, pytest.param(40, marks=pytest.mark.long)])
+async def test_two_frontends_that_race_over_many_operations_send_each_attempt_once(
+    place: Place, many: int
+) -> None:
     nodes = [await worker(place.theirs, place.database, f"node-{one}", reports=True) for one in range(5)]
     for node in nodes:
         await node.on("backend.install", done)
@@ -253,7 +262,7 @@ async def test_two_frontends_that_race_over_many_operations_send_each_attempt_on
         request = decode(BackendInstall, message.payload)
         seen[message.subject, request.op_id, request.attempt] += 1
 
-    ops = [f"op-{number:02}" for number in range(40)]
+    ops = [f"op-{number:02}" for number in range(many)]
     database = await open_database(place.database_url, clock=CLOCK)
     async with (
         connected(place.bus_url) as listener,
