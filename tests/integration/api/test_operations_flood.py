@@ -81,7 +81,7 @@ async def there(frontend: LiveFrontend) -> set[str]:
     return {one["id"] for one in reply.json()["operations"]}
 
 
-@pytest.mark.parametrize("count", [150, pytest.param(1000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("count", [80, pytest.param(1000, marks=pytest.mark.long)])
 async def test_operations_at_once_are_all_taken(frontend: LiveFrontend, count: int) -> None:
     flood = Flood(frontend, operations=count, connections=64)
     await flood.run()
@@ -89,15 +89,16 @@ async def test_operations_at_once_are_all_taken(frontend: LiveFrontend, count: i
     assert await there(frontend) == set(flood.taken)
 
 
+@pytest.mark.parametrize("count", [40, pytest.param(100, marks=pytest.mark.long)])
 async def test_beyond_the_bound_callers_are_told_when_to_come_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
 ) -> None:
     monkeypatch.setattr(limits, "OPERATIONS_WAITING_MAX", 10)
     async with ops_frontend(tmp_path) as frontend:
         for number in range(NODES):
             await our_node(frontend, f"n{number}")
-        flood = Flood(frontend, operations=100, connections=30)
+        flood = Flood(frontend, operations=count, connections=30)
         await flood.run()
-        assert len(set(flood.taken)) == 100
+        assert len(set(flood.taken)) == count
         assert await there(frontend) == set(flood.taken)
     assert any("others wait for the same" in reply.json()["error"]["message"] for reply in flood.refused)

@@ -187,12 +187,19 @@ async def another_heartbeat(rig: Rig) -> None:
     await wait_until(lambda: len(rig.frontend.of("heartbeat")) > count)
 
 
-async def test_a_gigabyte_on_stderr_costs_neither_memory_nor_heartbeats(rig: Rig) -> None:
+@pytest.mark.parametrize(
+    "flood",
+    [
+        pytest.param(FLOOD_BYTES // 4, id="256 MiB"),
+        pytest.param(FLOOD_BYTES, id="1 GiB", marks=pytest.mark.long),
+    ],
+)
+async def test_a_flood_on_stderr_costs_neither_memory_nor_heartbeats(rig: Rig, flood: int) -> None:
     folder = bad(rig, Bad.FLOODS_STDERR)
     await rig.installed(Bad.FLOODS_STDERR, model_id="m")
     worker = psutil.Process()
     before, most, gaps = worker.memory_info().rss, 0, [0.0]
-    tell(folder, str(FLOOD_BYTES))
+    tell(folder, str(flood))
     with anyio.fail_after(90):
         while not (folder / DONE).exists():
             began = anyio.current_time()

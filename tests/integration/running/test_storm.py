@@ -99,7 +99,7 @@ def open_ports(rig: Rig) -> Iterator[int]:
             yield port
 
 
-@pytest.mark.parametrize("count", [15, pytest.param(50, marks=pytest.mark.long)])
+@pytest.mark.parametrize("count", [10, pytest.param(50, marks=pytest.mark.long)])
 async def test_lives_under_concurrent_commands_leave_nothing_and_never_share_a_key(
     yard: Yard, nats: PlainServer, count: int
 ) -> None:

@@ -313,7 +313,8 @@ def open_files() -> int:
     return len(os.listdir("/dev/fd"))
 
 
-async def test_fifty_lives_leave_no_file_and_no_child(yard: Yard) -> None:
+@pytest.mark.parametrize("tens", [2, pytest.param(5, marks=pytest.mark.long)])
+async def test_tens_of_lives_leave_no_file_and_no_child(yard: Yard, tens: int) -> None:
     async def one_life(index: int) -> None:
         key = ProcessKey("model", index)
         process = await yard.start("sh", "-c", "sleep 600 & echo up; wait", key=key)
@@ -322,7 +323,7 @@ async def test_fifty_lives_leave_no_file_and_no_child(yard: Yard) -> None:
 
     await one_life(0)  # What is opened once stays open: threads, logs.
     files, children = open_files(), len(psutil.Process().children())
-    for ten in range(5):
+    for ten in range(tens):
         async with anyio.create_task_group() as tasks:
             for index in range(10):
                 tasks.start_soon(one_life, 10 * ten + index)
