@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import anyio
@@ -90,14 +91,7 @@ async def ops_frontend(
 ) -> AsyncIterator[OpsFrontend]:
     """At work while the block lasts."""
     lines, timeouts, store = lines or bus, timeouts or Timeouts(), SqlOpStore(database)
-    fleet = SqlFleetStore(database)
-
-    async def standings() -> Sequence[Standing]:
-        return (await fleet.fleet()).standings(THRESHOLDS)
-
-    def trouble() -> str:
-        return "" if isinstance(bus.state, Connected) else "the bus is down"
-
+    trouble = partial(_trouble, bus)
     signal, board = ChangeSignal(lines, FrontendId(name)), ProgressBoard(store, clock)
     progress = ProgressSubscription(taps or bus, board.take)
     commander = BusCommander(
@@ -115,7 +109,7 @@ async def ops_frontend(
     inventories = Inventories(lines, store, clock, signal.notify, list_every)
     reconciler = Reconciler(
         store,
-        standings,
+        partial(_standings, SqlFleetStore(database)),
         commander,
         inventories,
         signal,
@@ -134,6 +128,14 @@ async def ops_frontend(
             await tasks.start(reconciler.run)
         yield OpsFrontend(store, reconciler, commander, board, progress, inventories, signal)
         tasks.cancel_scope.cancel()
+
+
+async def _standings(fleet: SqlFleetStore) -> Sequence[Standing]:
+    return (await fleet.fleet()).standings(THRESHOLDS)
+
+
+def _trouble(bus: Bus) -> str:
+    return "" if isinstance(bus.state, Connected) else "the bus is down"
 
 
 Answer = Callable[[bytes], Awaitable[Message | None]]
