@@ -139,8 +139,13 @@ def test_a_server_that_ends_at_its_start_is_not_rolled_out(rig: FleetRig) -> Non
     upgrades = rig.json("backends", "upgrades", "--check")
     assert [one["backend_name"] for one in upgrades["upgrades"]] == []
     assert [(one["backend_name"], one["node_name"]) for one in upgrades["known_bad"]] == [("server", "up")]
-    rig.remuda("backends", "upgrade", "server", "--force")
-    assert rig.installed_version("server") == "2"
+    again = rig.remuda("backends", "upgrade", "server", "--force", code=Exit.NOT_EVERYWHERE)
+    assert "the node was rolled back to sha256:" in again.stdout + again.stderr
+    over = rig.remuda(
+        "backends", "install", rig.reference("server"), "--name", "server", code=Exit.NOT_EVERYWHERE
+    )
+    assert "is in use again" in over.stdout + over.stderr
+    assert rig.installed_version("server") == "1"
 
     rig.push_server("server", 3, starts=True)
     rig.remuda("backends", "upgrade", "server", "--rolling")
