@@ -165,6 +165,7 @@ class ServingRig:
             self._unloads_at,
             cold.look,
             self._keeper.fleet_changed,
+            suspects.nodes_out_of_reach,
         )
         runners = (
             self._translation.left.run,

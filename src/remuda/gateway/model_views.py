@@ -29,8 +29,10 @@ def replica_view(row: Replica, standings: Iterable[Standing], serving: Serving) 
     confirmed."""
     standing = next((one for one in standings if one.node.id == row.node), None)
     state, why = row.state.value, "" if row.why is None else str(row.why)
-    if row.state is ReplicaState.LOADED and standing is not None and (gone := _why_not_there(row, standing)):
-        state, why = UNREACHABLE, gone
+    if row.state is ReplicaState.LOADED and standing is not None:
+        missed = f"{standing.node.name} could not be reached a moment ago"
+        gone = missed if row.node in serving.out_of_reach() else _why_not_there(row, standing)
+        state, why = (UNREACHABLE, gone) if gone else (state, why)
     idle_at = serving.unloads_at(row) if state == ReplicaState.LOADED else None
     return ReplicaView(
         model=row.key.model,

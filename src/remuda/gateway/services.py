@@ -1,6 +1,6 @@
 """The services that routes use. Built once by `assembly`, read by every route."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Annotated, cast
@@ -70,6 +70,7 @@ class Serving:
     unloads_at: Callable[[Replica], datetime | None]  # If it is not used until then; None: never.
     load_status: Callable[[str], Awaitable[LoadStatus | None]]
     fleet_changed: Callable[[], Awaitable[None]]  # A node takes no more work, or does again.
+    out_of_reach: Callable[[], Mapping[NodeId, str]]  # Nodes that requests could not reach a moment ago.
 
 
 @dataclass(frozen=True, slots=True)

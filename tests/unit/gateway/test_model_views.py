@@ -68,6 +68,7 @@ SERVING = Serving(  # Only what a view asks for.
     unloads_at=lambda row: NOON,
     load_status=_nothing,
     fleet_changed=lambda: _nothing(None),
+    out_of_reach=dict,
 )
 
 
@@ -102,6 +103,12 @@ def test_replica_of_a_node_that_cannot_be_dialled_is_unreachable_unless_its_work
     standing = replace(a_view(heard_s=3).standing, unreached=unreached)
     served_by_http = replica_view(replace(a_row(), protocol="http"), [standing], SERVING)
     assert (served_by_http.state, served_by_http.why) == ("unreachable", "gpu-1 cannot be reached")
+
+
+def test_replica_that_a_request_could_not_reach_is_shown_as_such_before_its_node_is_overdue() -> None:
+    missed = replace(SERVING, out_of_reach=lambda: {a_row().node: "a moment ago"})
+    row = replica_view(a_row(), [a_view(heard_s=3).standing], missed)
+    assert (row.state, row.why) == ("unreachable", "gpu-1 could not be reached a moment ago")
 
 
 def test_replica_of_a_silent_node_is_shown_with_when_it_was_last_known_to_be_there() -> None:
