@@ -2,9 +2,13 @@
 
 import json
 import re
+import shutil
 import sys
+import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Self
 
 import click
 
@@ -12,12 +16,15 @@ from remuda.cli.commands import Amount, WholeNumber, client_command, connect, ex
 from remuda.cli.exits import Exit
 from remuda.cli.invocation import ClientOptions
 from remuda.cli.models import complete_models
-from remuda.cli.output import as_text, one_line
+from remuda.cli.output import as_text, in_lines, one_line
 from remuda.core.errors import Invalid, NotFound, PeerFailed, RemudaError
 
 _QUIET_S = 600.0
 _SHOW_NODE = {"x-remuda-show-node": "1"}
-_NODE = re.compile(rb"^: node (.+)$", re.MULTILINE)
+_COMMENT = re.compile(rb"^: (.+)$", re.MULTILINE)
+_NODE = "node "
+_QUIET_MAX_S = 3.0  # Then it is said that an answer is waited for.
+_CLEAR_LINE = "\r\x1b[K"
 _PIPE = 'for example: echo "Why is the sky blue?" | remuda chat MODEL'
 _BYE = ("/bye", "/exit", "/quit")
 _HOW_TO_END = "/bye, /exit or /quit ends the conversation"
@@ -95,7 +102,7 @@ def _converse(
         try:
             reply = _spoken(asked, {**body, "messages": [*messages, said]})
         except RemudaError as error:  # The conversation goes on as if this had not been said.
-            click.echo("\n" + one_line(str(error)), err=True)
+            click.echo("\n" + in_lines(str(error), error.details), err=True)
         else:
             messages += [said, {"role": "assistant", "content": reply.text}]
 
@@ -138,6 +145,7 @@ def _answer(asked: ClientOptions, body: dict[str, object], reply: ChatReply) -> 
 
     parser = SseParser()
     with (
+        _Waiting(str(body["model"])) as waiting,
         connect(asked) as client,
         client.post_stream("v1", "chat", "completions", body=body, headers=_SHOW_NODE, quiet_s=_QUIET_S) as (
             headers,
@@ -146,20 +154,80 @@ def _answer(asked: ClientOptions, body: dict[str, object], reply: ChatReply) -> 
     ):
         reply.node = headers.get("x-remuda-node", "")
         for chunk in chunks:
-            # Where a model had to be loaded first, the head was sent before the node was known.
-            if not reply.node and (told := _NODE.search(chunk)):
-                reply.node = told[1].decode(errors="replace")
+            if waiting.shows:
+                _hear_comments(chunk, reply, waiting)
             for event in parser.feed(chunk):
+                waiting.end()
                 if event.data == "[DONE]":
                     return
                 yield from _pieces(json.loads(event.data), reply)
+
+
+def _hear_comments(chunk: bytes, reply: ChatReply, waiting: "_Waiting") -> None:
+    """They come before the answer: what is waited for, and at last the node, where the head was sent before
+    that was known."""
+    for comment in _COMMENT.findall(chunk):
+        said = comment.decode(errors="replace")
+        if said.startswith(_NODE):
+            reply.node = reply.node or said.removeprefix(_NODE)
+        else:
+            waiting.say(said)
+
+
+class _Waiting:
+    """Says on standard error what is waited for, until the answer begins: on a terminal in one line that is
+    written over, elsewhere a line for each thing that is new."""
+
+    def __init__(self, model: str) -> None:
+        self.shows = True
+        self._on_terminal = sys.stderr.isatty()
+        self._said = ""
+        self._lock = threading.Lock()
+        self._timer = threading.Timer(_QUIET_MAX_S, self._say_first, [f"waiting for {model} to answer"])
+        self._timer.daemon = True
+
+    def __enter__(self) -> Self:
+        if self._on_terminal:
+            self._timer.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.end()
+
+    def say(self, what: str) -> None:
+        with self._lock:
+            if not self.shows or what == self._said:
+                return
+            self._said = what
+            if self._on_terminal:
+                width = max(shutil.get_terminal_size().columns - 1, 1)
+                click.echo(_CLEAR_LINE + one_line(what)[:width], nl=False, err=True)
+            else:
+                click.echo(one_line(what), err=True)
+
+    def _say_first(self, what: str) -> None:
+        if not self._said:
+            self.say(what)
+
+    def end(self) -> None:
+        if not self.shows:
+            return
+        self._timer.cancel()
+        with self._lock:
+            self.shows = False
+            if self._said and self._on_terminal:
+                click.echo(_CLEAR_LINE, nl=False, err=True)
 
 
 def _pieces(event: dict[str, object], reply: ChatReply) -> Iterator[str]:
     """The new text of one event. Events are OpenAI's, so anything may be in them."""
     error = event.get("error")
     if isinstance(error, dict):
-        raise PeerFailed(str(error.get("message", "the answer was cut off")))
+        details = error.get("details")
+        reasons = [str(line) for line in details] if isinstance(details, list) else []
+        raise PeerFailed(str(error.get("message", "the answer was cut off")), details=reasons)
     usage = event.get("usage")
     if isinstance(usage, dict):
         reply.tokens = int(usage.get("completion_tokens", 0))

@@ -35,7 +35,7 @@ from remuda.core.errors import (
 )
 from remuda.core.os_errors import NOT_HTTP, ConnectTrouble, connect_trouble, without_number
 from remuda.wire.admin import NodeViews
-from remuda.wire.codec import decode
+from remuda.wire.codec import Many, decode
 from remuda.wire.nodes import NodeError, NodeView, error_text
 from remuda.wire.operations import OpViews
 from remuda.wire.process_keys import ROLE_HEADER, WORKER_ROLE
@@ -62,6 +62,7 @@ _OUR_OWN_TROUBLE: Final = frozenset({"store_unusable", "bus_unusable", "internal
 class _Words(BaseModel):
     message: str = ""
     code: str = ""
+    details: Many[str] = ()
 
 
 class _OpenAiError(BaseModel):
@@ -328,6 +329,8 @@ def _problem_in(body: bytes) -> Problem:
 def _details(body: bytes) -> tuple[str, ...]:
     with suppress(Rejected):
         return decode(NodeError, body).error.details
+    with suppress(Rejected):
+        return decode(_OpenAiError, body).error.details
     return ()
 
 

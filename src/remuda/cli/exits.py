@@ -82,13 +82,13 @@ def exit_of(error: RemudaError) -> Exit:
     return next(code for kind, code in _BY_CLASS if isinstance(error, kind))
 
 
-def report(problem: Problem, *, as_json: bool, details: Sequence[str] = ()) -> None:
+def report(problem: Problem, *, as_json: bool, details: Sequence[str] = (), is_error: bool = True) -> None:
     """One plain line on standard error, one for each of the `details`, and one with what to do; or the same
-    as one JSON document, without the details."""
+    as one JSON document, without the details. Not `is_error`: it is as the person wanted it."""
     if as_json:
         document = {"code": problem.code, "message": problem.message, "hint": problem.hint}
         print(json.dumps({"error": document}), file=sys.stderr)
         return
-    print(f"error: {in_lines(problem.message, details)}", file=sys.stderr)
+    print(f"{'error: ' if is_error else ''}{in_lines(problem.message, details)}", file=sys.stderr)
     if problem.hint:
         print(f"hint: {one_line(problem.hint)}", file=sys.stderr)

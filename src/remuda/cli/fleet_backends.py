@@ -12,7 +12,15 @@ import click
 from click.shell_completion import CompletionItem
 
 from remuda.cli.backends import Here, list_here, remove_here
-from remuda.cli.commands import WholeNumber, client_command, config_option, connect, examples, span_of
+from remuda.cli.commands import (
+    WholeNumber,
+    client_command,
+    config_option,
+    confirm,
+    connect,
+    examples,
+    span_of,
+)
 from remuda.cli.exits import Exit, Interrupted
 from remuda.cli.invocation import ClientOptions
 from remuda.cli.nodes import complete_names
@@ -325,16 +333,33 @@ def upgrade_backend(
 @name_argument
 @local_option
 @config_option
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @operation_command
-def remove_backend(terms: Terms, name: str, local: bool, config: str | None) -> None:
+def remove_backend(terms: Terms, name: str, local: bool, config: str | None, yes: bool) -> None:
     """Remove a backend from all nodes, or from some. Nodes that are offline remove it when they return.
 
-    Waits until it is done; Ctrl-C stops waiting, not the operation.
+    At a terminal it asks first, with the models that need the backend. Waits until it is done; Ctrl-C stops
+    waiting, not the operation.
     """
     if local:
         remove_here(Here(config, terms.asked.data_dir, terms.asked.as_json), name)
         return
+    if not yes and not terms.dry_run and not terms.asked.as_json and sys.stdin.isatty():
+        _confirm_removal(terms, name)
     _ask(terms, {"kind": "remove", "backend": name})
+
+
+def _confirm_removal(terms: Terms, name: str) -> None:
+    from remuda.wire.serving import ModelItems
+
+    with connect(terms.asked) as client:
+        models = client.get("api", "models").read(ModelItems).models
+    needed_by = [model.name for model in models if model.backend == name]
+    if needed_by:
+        click.echo(one_line(f"{name} is needed by {', '.join(needed_by)}"), err=True)
+    which = terms.which
+    chosen = f"nodes with {which.selector}" if which.selector else ", ".join(which.nodes)
+    confirm(one_line(f"Remove {name} from {chosen or 'all nodes'}?"))
 
 
 def _ask(terms: Terms, wish: Mapping[str, object], *, warn_first: bool = False) -> None:

@@ -3,6 +3,8 @@
 import errno
 import gc
 import sys
+from collections.abc import Sequence
+from difflib import get_close_matches
 from typing import Final, NoReturn
 
 import click
@@ -26,7 +28,7 @@ from remuda.cli import (
 )
 from remuda.cli.argv import hide_secrets_from_argv
 from remuda.cli.commands import NoSuchCommand, Verbs, examples, settings_command
-from remuda.cli.exits import Exit, exit_of, report
+from remuda.cli.exits import Exit, Interrupted, exit_of, report
 from remuda.core.errors import Problem, RemudaError
 from remuda.core.os_errors import is_full, os_reason
 
@@ -64,7 +66,12 @@ class Root(Verbs):
             return super().invoke(ctx)
         except RemudaError as error:
             told = error.problem()
-            report(Problem(told.code, error.message, told.hint), as_json=as_json, details=error.details)
+            report(
+                Problem(told.code, error.message, told.hint),
+                as_json=as_json,
+                details=error.details,
+                is_error=not isinstance(error, Interrupted),
+            )
             ctx.exit(exit_of(error))
         except click.exceptions.NoArgsIsHelpError:
             raise
@@ -102,8 +109,9 @@ def usage_problem(error: click.UsageError) -> Problem:
             return Problem(
                 "usage", f"{path} has no --json: {_NO_JSON.get(command.name or '', 'it prints no document')}"
             )
-        case click.NoSuchOption(option_name=name, possibilities=near):
-            hint = f"did you mean {' or '.join(sorted(near))}?" if near else help_line
+        case click.NoSuchOption(option_name=name, possibilities=possible):
+            near = _near_options(name, possible or ())
+            hint = f"did you mean {' or '.join(near)}?" if near else help_line
             return Problem("usage", f"{path} has no option {name}", hint)
         case click.BadOptionUsage() if "requires an argument" in error.message:
             return Problem("usage", f"{error.option_name} needs a value", help_line)
@@ -112,6 +120,12 @@ def usage_problem(error: click.UsageError) -> Problem:
         case click.BadParameter(param=click.Parameter() as param):
             return Problem("usage", f"{_shown_name(param, error.ctx)}: {_sentence(error.message)}", help_line)
     return Problem("usage", _sentence(error.format_message()), help_line)
+
+
+def _near_options(wanted: str, possible: Sequence[str]) -> list[str]:
+    """Click compares them with their dashes, which makes short ones look alike."""
+    names = {option.lstrip("-"): option for option in possible}
+    return sorted(names[near] for near in get_close_matches(wanted.lstrip("-"), names))
 
 
 def _shown_name(param: click.Parameter, ctx: click.Context | None) -> str:

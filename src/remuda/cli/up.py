@@ -6,6 +6,7 @@ below it.
 import sys
 from collections.abc import Iterable
 from functools import partial
+from typing import TypeVar
 
 import anyio
 import click
@@ -18,28 +19,50 @@ from remuda.assembly.running import HeldBack, Stop, background, log_as, run_unti
 from remuda.assembly.settings import FrontendSettings, UpSettings
 from remuda.assembly.up import RunningUp, running_up
 from remuda.core import limits
-from remuda.core.settings import ResolvedSettings
+from remuda.core.hints import pasted
+from remuda.core.settings import ResolvedSettings, described
 from remuda.fleet.health import Standing
 from remuda.fleet.model import Resources
 from remuda.host.joining import join_line, own_wheel_name, uvx_line
 
+S = TypeVar("S", bound=FrontendSettings)
 _GIB = 1 << 30
 _CA_FILE = "ca.pem"
 
 
-def show_frontend(frontend: RunningFrontend, settings: FrontendSettings) -> None:
+def repeated(command: str, resolved: ResolvedSettings[S]) -> str:
+    """The command with the flags that it was given; without secrets, and without where it is to listen."""
+    words = [command]
+    for item in described(type(resolved.values)):
+        value = resolved.given.get(item.field)
+        if resolved.origins[item.field] != item.flag or item.secret or item.field in ("lan", "host"):
+            continue
+        if isinstance(value, bool):
+            words.append(item.flag if value else item.flag.replace("--", "--no-", 1))
+        else:
+            words += [item.flag, pasted(str(value))]
+    return " ".join(words)
+
+
+def show_frontend(
+    frontend: RunningFrontend, settings: FrontendSettings, command: str = "remuda frontend"
+) -> None:
     _show(
         [
             f"Remuda {__version__} frontend is {_ready(frontend)}",
             "",
             *_places(frontend, settings),
-            *_next(frontend, settings, "remuda frontend"),
+            *_next(frontend, settings, command),
         ]
     )
 
 
 def show_up(
-    frontend: RunningFrontend, settings: FrontendSettings, own: Standing | None, trouble: str = ""
+    frontend: RunningFrontend,
+    settings: FrontendSettings,
+    own: Standing | None,
+    trouble: str = "",
+    command: str = "remuda up",
 ) -> None:
     """`trouble`: why this machine's worker does not run; empty when it does, or is only slow."""
     _show(
@@ -48,7 +71,7 @@ def show_up(
             "",
             *_places(frontend, settings),
             f"  This node   {f'its worker does not run: {trouble}' if trouble else _node(own)}",
-            *_next(frontend, settings, "remuda up"),
+            *_next(frontend, settings, command),
         ]
     )
 
@@ -114,12 +137,13 @@ def _show(lines: Iterable[str]) -> None:
 
 def run_frontend(resolved: ResolvedSettings[FrontendSettings]) -> int:
     log_as(resolved)
-    return run_until_signal(partial(_serve, resolved.values))
+    return run_until_signal(partial(_serve, resolved))
 
 
-async def _serve(settings: FrontendSettings, stop: Stop) -> int:
+async def _serve(resolved: ResolvedSettings[FrontendSettings], stop: Stop) -> int:
+    settings = resolved.values
     async with running_frontend(settings, admission_policy(settings, otherwise=False)) as frontend:
-        show_frontend(frontend, settings)
+        show_frontend(frontend, settings, repeated("remuda frontend", resolved))
         settle()
         await stop.wait()
     return 0
@@ -140,7 +164,7 @@ async def _up(resolved: ResolvedSettings[UpSettings], shown: HeldBack, stop: Sto
     async with (
         background(partial(_release_later, shown)),
         running_up(resolved, shown.line) as running,
-        background(partial(_show_when_ready, running, resolved.values, shown)),
+        background(partial(_show_when_ready, running, resolved, shown)),
     ):
         settle()
         await stop.wait()
@@ -158,12 +182,13 @@ async def _release_later(
 
 async def _show_when_ready(
     running: RunningUp,
-    settings: UpSettings,
+    resolved: ResolvedSettings[UpSettings],
     shown: HeldBack,
     *,
     task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
 ) -> None:
     task_status.started()
     node = await running.own_node()
-    show_up(running.frontend, settings, node, running.worker.trouble)
+    command = repeated("remuda up", resolved)
+    show_up(running.frontend, resolved.values, node, running.worker.trouble, command)
     shown.release()

@@ -147,6 +147,15 @@ def failures(steps: Sequence[Step]) -> str:
     return "; ".join(f"{step.node_name}: {step.reason}" for step in failed)
 
 
+def grouped_failures(steps: Sequence[Step]) -> str:
+    """The same with each reason once: `a, b: why; c: another`."""
+    names = defaultdict[str, list[str]](list)
+    for step in sorted(steps, key=lambda step: step.node_name):
+        if step.state is State.FAILED:
+            names[step.reason].append(step.node_name)
+    return "; ".join(f"{', '.join(nodes)}: {reason}" for reason, nodes in names.items())
+
+
 def element(operation: Operation) -> str:
     """What the operation is about, in the contract's word its key."""
     source = operation.source
@@ -279,7 +288,7 @@ def op_view(view: View) -> OpView:
         percentage=percentage(summary),
         counts={state.value: count for state, count in sorted(summary.counts.items())},
         message=summary.message,
-        error=failures(view.steps) if summary.status is Status.FAILED else "",
+        error=grouped_failures(view.steps) if summary.status is Status.FAILED else "",
         asked_by=operation.asked_by,
         asked_at=operation.asked_at,
         finished_at=operation.finished_at,

@@ -110,7 +110,10 @@ class ColdPath:
                 )
             case Unplaceable():
                 raise _nowhere(model, answer)
-            case NoRoomYet() | StillLooking() | GivenUp():
+            case NoRoomYet(refused):
+                told = refused.told(leaving_out=refused.unapproved, most=1)
+                return LoadStatus(model, waits_for=told[0] if told else "there are no nodes yet")
+            case StillLooking() | GivenUp():
                 return LoadStatus(model)
             case UnderWay():
                 return self._status(answer)
@@ -162,7 +165,7 @@ def _nowhere(model: str, refused: Unplaceable) -> NoCapacity:
         case waiting:
             reasons.append(f"{waiting} nodes wait for approval")
     kind = BackendMissing if refused.backend_unknown else NoCapacity
-    return kind(f"no node can take {model}: {'; '.join(reasons)}")
+    return kind(f"no node can take {model}: {'; '.join(reasons)}", details=reasons)
 
 
 _INSTALL_SHARE = 80.0  # Of the whole, where the backend has to be brought first.

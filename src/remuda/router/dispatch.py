@@ -15,7 +15,7 @@ from remuda.inference.answers import AnswerSink
 from remuda.inference.failures import UpstreamFailed
 from remuda.inference.model import InferenceCall, Upstreams
 from remuda.router.live_table import Tables
-from remuda.router.loading import Loading, Meanwhile, ModelUnknown, Overloaded
+from remuda.router.loading import Loading, LoadStatus, Meanwhile, ModelUnknown, Overloaded
 from remuda.router.table import Route, choose
 from remuda.router.usage import RequestLedger
 
@@ -96,7 +96,7 @@ class RequestDispatcher:
             except UpstreamFailed as failure:
                 routing.failures.append(failure)
                 again = not sink.begun and may_try_again(routing.failures)
-                if again and await self._another(call.model.id, routing):
+                if again and await self._another(call.model.id, routing, meanwhile):
                     continue
                 if failure.elsewhere and (cause := await self._cause(routing)):
                     raise UpstreamFailed(failure.fault, cause, status=failure.status) from failure
@@ -131,10 +131,12 @@ class RequestDispatcher:
             return ""
         return f"node {route.node_name} was removed while it answered"
 
-    async def _another(self, model: str, routing: RoutingRecord) -> bool:
+    async def _another(self, model: str, routing: RoutingRecord, meanwhile: Meanwhile) -> bool:
         """Whether there is a replica to try, or will be one because all that failed are gone."""
         if self._open_to(model, routing):
             return True
+        failed = routing.tried[-1].node_name
+        await meanwhile(LoadStatus(model, waits_for=f"{failed}: {routing.failures[-1].message}"))
         well = [route for route in routing.tried if not await self._loading.gone(route)]
         if well:
             again = recovered(routing, well)

@@ -24,6 +24,7 @@ class LoadStatus:
     file_index: int = 0
     total_files: int = 0
     eta_seconds: int | None = None
+    waits_for: str = ""  # Why nothing is done for it yet; ours, for people.
 
 
 Meanwhile = Callable[[LoadStatus], Awaitable[None]]

@@ -157,9 +157,9 @@ class Placed:
 
 @dataclass(frozen=True, slots=True)
 class Unplaceable:
-    """Why not, for every node there is, by name. `waiting_helps`: somewhere it is only busy.
-    `backend_unknown`: no node has its backend and no gallery knows it, as far as was heard. `unapproved`: the
-    nodes among them that wait for approval."""
+    """Why not, for every node there is, by name, the nearest to working first. `waiting_helps`: somewhere it
+    is only busy. `backend_unknown`: no node has its backend and no gallery knows it, as far as was heard.
+    `unapproved`: the nodes among them that wait for approval."""
 
     reasons: Mapping[str, str]
     waiting_helps: bool = False
@@ -167,13 +167,13 @@ class Unplaceable:
     unapproved: frozenset[str] = frozenset()
 
     def told(self, leaving_out: Collection[str] = (), most: int | None = None) -> list[str]:
-        """`a, b: why` for the nodes that have the same reason; the reason that most have comes first. Of more
-        than `most` reasons, the rest is counted."""
+        """`a, b: why` for the nodes that have the same reason. Of more than `most` reasons, the rest is
+        counted."""
         nodes = defaultdict[str, list[str]](list)
-        for node, why in sorted(self.reasons.items()):
+        for node, why in self.reasons.items():
             if node not in leaving_out:
                 nodes[why].append(node)
-        groups = sorted(nodes.items(), key=lambda group: (-len(group[1]), group[1]))
+        groups = list(nodes.items())
         told = [f"{_named(names)}: {why}" for why, names in groups[:most]]
         rest = 0 if most is None else sum(len(names) for _, names in groups[most:])
         return [*told, f"and {rest} more node{'' if rest == 1 else 's'}"] if rest else told

@@ -46,8 +46,22 @@ class _Fit:
 
 @dataclass(frozen=True, slots=True)
 class _Refusal:
+    """`lacks`: how much is missing until it works, by the first condition that is not met."""
+
     why: str
     waiting_helps: bool = False
+    lacks: int = 1
+
+    @property
+    def rank(self) -> tuple[bool, int]:
+        """The smallest is the nearest to working."""
+        return not self.waiting_helps, self.lacks
+
+
+_LACKS_ROOM: Final = 2  # On the disk, or of the file itself: a part of it is there.
+_LACKS_FILE: Final = 3
+_LACKS_LABEL: Final = 4
+_UNFIT: Final = 5
 
 
 def place(need: Need, offers: Sequence[NodeOffer]) -> Placed | Unplaceable:
@@ -58,8 +72,9 @@ def place(need: Need, offers: Sequence[NodeOffer]) -> Placed | Unplaceable:
         best = min(fits, key=lambda fit: fit.rank)
         return Placed(best.offer.node, best.in_vram, tuple(one.key for one in best.evict))
     refused = {offer.name: found for offer, found in looked if isinstance(found, _Refusal)}
+    nearest_first = sorted(refused, key=lambda name: (refused[name].rank, name))
     return Unplaceable(
-        reasons={name: refused[name].why for name in sorted(refused)},
+        reasons={name: refused[name].why for name in nearest_first},
         # The first node may be about to register.
         waiting_helps=not offers or any(refusal.waiting_helps for refusal in refused.values()),
         unapproved=frozenset(offer.name for offer in offers if not offer.approved),
@@ -75,7 +90,7 @@ def _out_of_the_question(need: Need, offer: NodeOffer) -> _Refusal | None:
     unlabelled = _no_label(need, offer)
     # A node that is silent for now does not get the label by coming back.
     if offer.unfit and not (offer.passing and unlabelled):
-        return _Refusal(offer.unfit, waiting_helps=offer.passing)
+        return _Refusal(offer.unfit, waiting_helps=offer.passing, lacks=_UNFIT)
     if unlabelled:
         return unlabelled
     if need.file and not offer.has_file and offer.cut_off is not None:
@@ -83,7 +98,7 @@ def _out_of_the_question(need: Need, offer: NodeOffer) -> _Refusal | None:
     if need.file and not offer.has_file and not offer.may_have_file:
         folder = f" {offer.models_path}" if offer.models_path else ""
         why = _NO_FILE[offer.files_told].format(file=need.file, folder=folder)
-        return _Refusal(why, waiting_helps=offer.files_told is FilesTold.NOT_YET)
+        return _Refusal(why, offer.files_told is FilesTold.NOT_YET, _LACKS_FILE)
     return _no_disk(need, offer)
 
 
@@ -93,9 +108,11 @@ def _no_label(need: Need, offer: NodeOffer) -> _Refusal | None:
     )
     if not lacking:
         return None
+    # Without the node's name: nodes that lack the same are told together.
     return _Refusal(
-        f"it has no label {' and no label '.join(lacking)}, which the model asks for; "
-        f"to set that: remuda nodes label {shlex.join([offer.name, *lacking])}"
+        f"no label {' and no label '.join(lacking)}, which the model asks for; "
+        f"to set that: remuda nodes label NODE {shlex.join(lacking)}",
+        lacks=_LACKS_LABEL,
     )
 
 
@@ -105,7 +122,8 @@ def _no_disk(need: Need, offer: NodeOffer) -> _Refusal | None:
     takes, free = _sizes(_INSTALL_DISK_BYTES, offer.disk_free)
     return _Refusal(
         f"{need.backend} is not installed and may need {takes} of disk, {free} free; make room there, or "
-        "switch this check off with --no-distributed-disk-headroom-check"
+        "switch this check off with --no-distributed-disk-headroom-check",
+        lacks=_LACKS_ROOM,
     )
 
 
@@ -186,7 +204,8 @@ def _incomplete(file: CutOffFile) -> _Refusal:
     whole = f" of {_size(file.size + file.missing)} or more" if file.missing > 1 else ""
     return _Refusal(
         f"{file.path} is incomplete there ({_size(file.size)}{whole}); wait if it is being copied, or else "
-        "copy it again"
+        "copy it again",
+        lacks=_LACKS_ROOM,
     )
 
 

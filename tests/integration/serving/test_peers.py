@@ -114,7 +114,7 @@ def test_model_that_fits_nowhere_is_refused_with_a_reason_for_each_node(peers: P
     assert refused.json()["error"]["code"] == "no_capacity"
     message = refused.json()["error"]["message"]
     assert "gpu: needs 33.8 GiB of VRAM, 9.3 GiB available" in message
-    assert "peer: it has no label large=yes" in message
+    assert "peer: no label large=yes" in message
 
 
 def test_idle_model_leaves_for_one_that_is_asked_for(peers: Peers, gpu: Process) -> None:

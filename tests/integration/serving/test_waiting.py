@@ -115,4 +115,4 @@ def test_model_without_a_node_for_it_is_refused_with_the_reasons(up: Frontend) -
 
     assert answer.status_code == 503
     assert answer.json()["error"]["code"] == "no_capacity"
-    assert "up: it has no label colour=green" in answer.json()["error"]["message"]
+    assert "up: no label colour=green" in answer.json()["error"]["message"]

@@ -1,6 +1,8 @@
 """A conversation at a terminal."""
 
+import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 from click.testing import CliRunner
@@ -98,3 +100,50 @@ def test_text_of_any_script_is_shown_as_it_is(text: str) -> None:
 
 def test_half_a_character_is_shown_as_what_cannot_be() -> None:
     assert as_text("a\ud83d") == "a\ufffd"
+
+
+class Stream:
+    """A frontend's answer, in these chunks."""
+
+    def __init__(self, *chunks: bytes) -> None:
+        self.chunks = chunks
+
+    def __enter__(self) -> "Stream":
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    @contextmanager
+    def post_stream(self, *path: str, **how: object) -> Iterator[tuple[dict[str, str], Iterator[bytes]]]:
+        yield {}, iter(self.chunks)
+
+
+_WAITS = b": waiting for qwen: barn: it could not be reached a moment ago\n\n"
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_what_is_waited_for_is_told_until_the_answer_begins(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], terminal: bool
+) -> None:
+    text = b'data: {"choices": [{"delta": {"content": "hi"}}]}\n\n'
+    stream = Stream(_WAITS, _WAITS, b": node attic\n\n" + text, b": noise\n\n", b"data: [DONE]\n\n")
+    monkeypatch.setattr(chat, "connect", lambda asked: stream)
+    monkeypatch.setattr("sys.stderr.isatty", lambda: terminal)
+    reply = chat.ChatReply()
+
+    assert list(chat._answer(ClientOptions(), {"model": "qwen"}, reply)) == ["hi"]
+
+    said, clear = "waiting for qwen: barn: it could not be reached a moment ago", "\r\x1b[K"
+    assert capsys.readouterr().err == (f"{clear}{said}{clear}" if terminal else f"{said}\n")
+    assert reply.node == "attic"
+
+
+def test_reasons_in_a_stream_are_broken_into_lines(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    error = {"message": "no node can take qwen: a: b; c: d", "details": ["a: b", "c: d"]}
+    stream = Stream(f"data: {json.dumps({'error': error})}\n\n".encode())
+    monkeypatch.setattr(chat, "connect", lambda asked: stream)
+    chat._converse(ClientOptions(), {"model": "qwen"}, [], ["hi"])
+
+    assert capsys.readouterr().err == "\nno node can take qwen:\n  a: b\n  c: d\n"

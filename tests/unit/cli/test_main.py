@@ -178,6 +178,13 @@ def test_misuse_has_its_exit_code(arguments: list[str]) -> None:
     ("typed", "told"),
     [
         ("nodes --jsn", "remuda nodes list has no option --jsn\nhint: did you mean --json?"),
+        ("up --prot 1", "remuda up has no option --prot\nhint: did you mean --port?"),
+        ("up --bogus", "remuda up has no option --bogus\nhint: see remuda up --help"),
+        ("nodes list --label", "remuda nodes list has no option --label\nhint: see remuda nodes list --help"),
+        (
+            "backends install x --yes",
+            "remuda backends install has no option --yes\nhint: see remuda backends install --help",
+        ),
         ("nodes show", "remuda nodes show needs NAME\nhint: see remuda nodes show --help"),
         ("nodes approve", "remuda nodes approve needs NAME...\nhint: see remuda nodes approve --help"),
         ("--bogus", "remuda has no option --bogus\nhint: see remuda --help"),

@@ -11,7 +11,7 @@ from remuda.core.errors import Problem
 from remuda.core.ids import NodeId
 from remuda.ops import op_views
 from remuda.ops.model import Kind, OpId, Source, State, Step, Wish
-from remuda.ops.op_views import with_steps
+from remuda.ops.op_views import grouped_failures, with_steps
 from remuda.ops.ports import Progress, View
 from remuda.ops.progress import NOTHING_LIVE, LiveProgress, overlaid
 from remuda.wire.codec import encode
@@ -144,6 +144,12 @@ def test_a069_only_hard_failures_are_in_the_error_of_the_whole() -> None:
         a_step(node="d", state=State.FAILED, reason="no such image"),
     ]
     assert item(seen(*steps))["error"] == "name-of-a: disk full; name-of-d: no such image"
+
+
+def test_equal_failures_are_told_once() -> None:
+    failed = {"a": "disk full", "b": "no such image", "c": "disk full"}
+    steps = [a_step(node=node, state=State.FAILED, reason=why) for node, why in failed.items()]
+    assert grouped_failures(steps) == "name-of-a, name-of-c: disk full; name-of-b: no such image"
 
 
 def test_a166_a_tick_of_an_ended_attempt_changes_nothing() -> None:

@@ -109,6 +109,7 @@ class House:
         self.tables, self.ledger, self.loads = Tables(), RequestLedger(), Loads()
         self.replicas: dict[str, Replica] = {}
         self.waiting = 0
+        self.waited_for: list[str] = []
         self.loads.drop = self.drop
         self.show(routes)
         self.dispatcher = RequestDispatcher(
@@ -140,7 +141,7 @@ class House:
         client, routing = client or RelayedClient(), RoutingRecord()
 
         async def meanwhile(status: LoadStatus) -> None:
-            pass
+            self.waited_for.append(status.waits_for)
 
         await self.dispatcher.answer(call(), client, routing, meanwhile)
         return client, routing
@@ -190,6 +191,8 @@ async def test_all_replicas_are_gone_so_the_model_is_loaded_again(fate: str) -> 
     assert client.body == b"done"
     assert [one.key.index for one in routing.tried] == [0, 1, 2, 3]
     assert house.loads.brought == 1
+    said = house.waited_for[0]
+    assert said == f"{route(2).node_name}: {routing.failures[-1].message}", "before it is looked for"
 
 
 @pytest.mark.parametrize(("then", "answered"), [("answer", True), ("refuse connection", False)])

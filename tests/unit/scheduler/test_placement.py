@@ -308,12 +308,11 @@ def test_labels_that_a_node_lacks_are_named() -> None:
     need = a_need(selector={"room": "attic", "os": "linux"})
     offer = an_offer(labels={"os": "linux", "room": "cellar"})
     assert why(need, offer) == (
-        "it has no label room=attic, which the model asks for; "
-        "to set that: remuda nodes label gpu-1 room=attic"
+        "no label room=attic, which the model asks for; to set that: remuda nodes label NODE room=attic"
     )
     assert why(need, an_offer("the attic")) == (
-        "it has no label os=linux and no label room=attic, which the model asks for; "
-        "to set that: remuda nodes label 'the attic' os=linux room=attic"
+        "no label os=linux and no label room=attic, which the model asks for; "
+        "to set that: remuda nodes label NODE os=linux room=attic"
     )
 
 
@@ -322,7 +321,7 @@ def test_silent_node_without_the_labels_asked_for_is_not_waited_for() -> None:
     assert refused(a_need(), silent).waiting_helps
     unlabelled = refused(a_need(selector={"room": "attic"}), silent)
     assert not unlabelled.waiting_helps
-    assert unlabelled.reasons["gpu-1"].startswith("it has no label room=attic")
+    assert unlabelled.reasons["gpu-1"].startswith("no label room=attic")
 
 
 def test_waiting_helps_until_a_worker_has_told_of_its_files() -> None:
@@ -370,6 +369,24 @@ def test_replicas_of_other_models_take_no_slot() -> None:
 
 def test_without_nodes_there_is_nothing_to_say() -> None:
     assert refused(a_need()).reasons == {}
+
+
+def test_nodes_that_lack_the_same_are_told_together_and_what_is_nearest_to_working_first() -> None:
+    got = refused(
+        a_need(selector={"room": "shed"}),
+        an_offer("attic"),
+        an_offer("barn", unfit="drained"),
+        an_offer("cellar", has_file=False, labels={"room": "shed"}),
+        an_offer("front"),
+        an_offer("yard", unfit="not heard for 40 s", passing=True, labels={"room": "shed"}),
+    )
+    assert [line.partition(",")[0] if line.startswith("attic") else line for line in got.told()] == [
+        "yard: not heard for 40 s",
+        "cellar: qwen.gguf is not in its models folder; put it there",
+        "attic",
+        "barn: drained",
+    ]
+    assert got.told()[2].startswith("attic, front: no label room=shed")
 
 
 def test_of_many_reasons_a_sentence_has_some_and_counts_the_rest() -> None:

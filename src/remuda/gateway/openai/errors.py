@@ -37,6 +37,7 @@ class ErrorDetails(Struct):
     type: str
     param: str | None
     code: str
+    details: tuple[str, ...] | UnsetType = UNSET  # Ours, additive: one line for each reason in the message.
 
 
 class LoadingState(Struct):
@@ -71,7 +72,8 @@ class ErrorResponse:
 def refusal(error: RemudaError) -> ErrorResponse:
     """What the client is told of this error."""
     status = error.status if isinstance(error, UpstreamFailed) else error.http_status
-    what = ErrorDetails(error.public_text, _type(error, status), error.param or None, error.code)
+    details = error.details or UNSET
+    what = ErrorDetails(error.public_text, _type(error, status), error.param or None, error.code, details)
     loading = _loading(error.status) if isinstance(error, ModelLoading) else UNSET
     body = msgspec.json.encode(ErrorAnswer(what, loading))
     return ErrorResponse(status, error.code, body, _headers(error, status))

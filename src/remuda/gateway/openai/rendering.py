@@ -44,6 +44,8 @@ def node_comment(node_name: str) -> bytes:
 def loading_comment(status: LoadStatus) -> bytes:
     where = f" on {status.node}" if status.node else ""
     words = f"{status.state} {status.model} {status.progress:.0f}%{where}"
+    if status.waits_for:
+        words = f"waiting for {status.model}: {status.waits_for}"
     return f": {' '.join(words.split())}\n\n".encode()
 
 

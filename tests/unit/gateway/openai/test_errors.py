@@ -10,6 +10,11 @@ from remuda.inference.failures import Fault, UpstreamFailed
 from remuda.router.loading import LoadStatus, ModelLoadFailed, ModelLoading, ModelUnknown, Overloaded
 
 
+def test_reasons_are_told_one_by_one_as_well() -> None:
+    said = json.loads(refusal(NoCapacity("no node: a: b; c: d", details=["a: b", "c: d"])).body)["error"]
+    assert said["details"] == ["a: b", "c: d"]
+
+
 @pytest.mark.parametrize(
     ("error", "status", "kind", "code"),
     [
