@@ -286,6 +286,14 @@ class Ranch:
             if process.pid in started or _works_in(process, place)
         ]
 
+    def stop_workers(self) -> None:
+        """In order, all that were started on their own and still run."""
+        workers = [one for one in self._started if isinstance(one, Worker) and one.running]
+        for one in workers:
+            one.send(signal.SIGTERM)
+        for one in workers:
+            one.wait()
+
     def clear(self) -> None:
         """End everything. Repeated, for what is being killed may be starting a child."""
         wait_until_blocking(self._kill_all, within=STOP_S, what="an empty ranch")

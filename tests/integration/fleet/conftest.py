@@ -20,6 +20,14 @@ def common(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranch]:
         yield started
 
 
+@pytest.fixture(autouse=True)
+def _workers_stop_with_their_test(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Each costs the shared frontend some work twice a second."""
+    yield
+    if "common" in request.fixturenames:
+        request.getfixturevalue("common").stop_workers()
+
+
 @pytest.fixture(scope="package")
 def up(common: Ranch) -> Frontend:
     """Tests may add to its fleet, under names of their own, but leave the rest as it is."""
