@@ -13,6 +13,7 @@ with processes that are started in the usual way.
 import ctypes
 import gc
 import importlib
+import io
 import os
 import runpy
 import select
@@ -206,6 +207,8 @@ def _run(order: Order, descriptors: Sequence[int], parent: int) -> NoReturn:
     for target, descriptor in enumerate(descriptors):
         os.dup2(descriptor, target)
         os.close(descriptor)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=sys.stdout.isatty())
     os.chdir(order.cwd)
     os.environ.clear()
     os.environ.update(order.environ)

@@ -12,7 +12,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.support.fork_server import FORK_SERVER, ForkedProcess
+
 COLUMNS = 140
+_END_S = 30.0
 
 
 def at_terminal(data_dir: Path, *words: str, typed: str = "") -> tuple[str, int]:
@@ -20,6 +23,7 @@ def at_terminal(data_dir: Path, *words: str, typed: str = "") -> tuple[str, int]
     with _started(data_dir, words, {}) as (process, terminal):
         os.write(terminal, typed.encode())
         sent = b"".join(_read(terminal))
+    assert process.returncode is not None
     return sent.decode(), process.returncode
 
 
@@ -38,15 +42,20 @@ def until(data_dir: Path, words: Sequence[str], text: str, **environ: str) -> st
 @contextmanager
 def _started(
     data_dir: Path, words: Sequence[str], extra: Mapping[str, str]
-) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+) -> Iterator[tuple["ForkedProcess | subprocess.Popen[bytes]", int]]:
+    FORK_SERVER.prepare()
     environ = {**os.environ, "REMUDA_DATA_DIR": str(data_dir), "TERM": "xterm", **extra}
     terminal, screen = pty.openpty()
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, COLUMNS, 0, 0))
-    command = [sys.executable, "-m", "remuda", *words]
-    with subprocess.Popen(command, env=environ, stdin=screen, stdout=screen, stderr=screen) as process:
-        os.close(screen)
-        yield process, terminal
+    with open(screen, "r+b", buffering=0) as file:
+        process = FORK_SERVER.start(["remuda", *words], environ, stdin=file, stdout=file, stderr=file)
+        command = [sys.executable, "-m", "remuda", *words]
+        started = process or subprocess.Popen(command, env=environ, stdin=file, stdout=file, stderr=file)
+    try:
+        yield started, terminal
+    finally:
         os.close(terminal)
+        started.wait(_END_S)
 
 
 def _read(terminal: int) -> Iterator[bytes]:
