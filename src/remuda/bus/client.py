@@ -68,12 +68,12 @@ class Inbox:
     def question(self, subject: str) -> Iterator[Question]:
         """For a request on this subject; an answer that comes after the block is dropped."""
         unique = self._entropy.token(_QUESTION_BYTES)
-        asked = Question(subjects.reply(subjects.asked_node(subject), self._asker, unique))
-        self._waiting[asked.inbox] = asked
+        question = Question(subjects.reply(subjects.asked_node(subject), self._asker, unique))
+        self._waiting[question.inbox] = question
         try:
-            yield asked
+            yield question
         finally:
-            del self._waiting[asked.inbox]
+            del self._waiting[question.inbox]
 
     def offer(self, message: Incoming, done: Callable[[], None]) -> None:
         """The first answer counts."""
@@ -239,9 +239,9 @@ class Bus:
 
     async def round_trip(self, limit: timedelta) -> timedelta:
         """How long the server takes to answer a ping. Raises BusUnusable when that is longer than `limit`."""
-        asked = self._clock.monotonic()
+        began_s = self._clock.monotonic()
         await self._connected().round_trip(limit)
-        return timedelta(seconds=self._clock.monotonic() - asked)
+        return timedelta(seconds=self._clock.monotonic() - began_s)
 
     async def _close(self) -> None:
         link, self._link = self._link, None

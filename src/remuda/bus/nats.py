@@ -157,8 +157,8 @@ class NatsLink:
     async def ask_server(self, subject: str, payload: bytes, limit: timedelta) -> bytes:
         """The answer of the server itself. Raises BusUnusable when none comes in time."""
         try:
-            asked = self._client.request(subject, payload, timeout=limit.total_seconds())
-            return (await self._unless_trouble(("publish", subject.lower()), asked)).data
+            request = self._client.request(subject, payload, timeout=limit.total_seconds())
+            return (await self._unless_trouble(("publish", subject.lower()), request)).data
         except nats.errors.TimeoutError:
             raise BusUnusable(f"no answer on {subject} within {limit.total_seconds():g} s") from None
         except nats.errors.Error as error:
@@ -291,8 +291,8 @@ class _Client(Client):
         """It has a queue and a task for every subscription. What takes messages here never makes it wait."""
         subscribed = self._subs.get(sid)
         if subscribed is not None and subscribed._cb is not None:
-            told = await self._process_headers(headers)
-            await subscribed._cb(self._build_message(sid, subject, reply, data, told))
+            parsed = await self._process_headers(headers)
+            await subscribed._cb(self._build_message(sid, subject, reply, data, parsed))
 
     async def _send_ping(self, future: "asyncio.Future[bool] | None" = None) -> None:
         """It writes a ping at once, ahead of commands that wait to be flushed: the answer would prove nothing

@@ -29,8 +29,8 @@ def seen_from_frontend(reason: str, unreached: UnreachedBus | None, bus_url: str
     The worker reached the frontend as `host`. What is said of anything else is left as it is, and so is the
     reason of a worker that does not say which address it could not connect to.
     """
-    told = urlsplit(bus_url)
-    if unreached is None or unreached.address != told.netloc.rpartition("@")[2] or not told.port:
+    address = urlsplit(bus_url)
+    if unreached is None or unreached.address != address.netloc.rpartition("@")[2] or not address.port:
         return reason
-    where = "the frontend's machine" if told.hostname == host else told.hostname
-    return f"{unreached}; the bus runs: open port {told.port} on {where} (firewall)"
+    where = "the frontend's machine" if address.hostname == host else address.hostname
+    return f"{unreached}; the bus runs: open port {address.port} on {where} (firewall)"

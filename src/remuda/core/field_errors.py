@@ -53,8 +53,8 @@ def field_error(detail: ErrorDetails, *, subject: str = "") -> str:
     where = place(detail["loc"]) or subject
     kind, ctx = detail["type"], detail.get("ctx", {})
     if kind in ("value_error", "assertion_error"):  # Our own validators have said it.
-        said = detail["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
-        return f"{where}: {said}" if where else said
+        message = detail["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
+        return f"{where}: {message}" if where else message
     return f"{where} {wanted(kind, ctx)}".lstrip()
 
 

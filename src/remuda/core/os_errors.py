@@ -66,13 +66,13 @@ def connect_trouble(error: OSError, ca: Path | None) -> ConnectTrouble:
 
 def _certificate_trouble(error: ssl.SSLCertVerificationError, ca: Path | None) -> ConnectTrouble:
     if error.verify_code in _NAME_MISMATCH:
-        told = "its certificate is for another host name or address"
-        return ConnectTrouble(told, "use an address that is in the certificate")
+        trouble = "its certificate is for another host name or address"
+        return ConnectTrouble(trouble, "use an address that is in the certificate")
     if error.verify_code not in _UNKNOWN_SIGNER:
-        told = f"its certificate is not valid: {error.verify_message}"
-        return ConnectTrouble(told, "replace the server's certificate, and check this machine's clock")
-    told = f"its certificate was not signed by {ca}" if ca else "its certificate is not trusted here"
-    return ConnectTrouble(told, "give the CA file that signed it with --ca")
+        trouble = f"its certificate is not valid: {error.verify_message}"
+        return ConnectTrouble(trouble, "replace the server's certificate, and check this machine's clock")
+    trouble = f"its certificate was not signed by {ca}" if ca else "its certificate is not trusted here"
+    return ConnectTrouble(trouble, "give the CA file that signed it with --ca")
 
 
 def is_full(error: OSError) -> bool:

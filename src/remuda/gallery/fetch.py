@@ -127,7 +127,7 @@ class Fetcher:
     async def _answer(
         self, url: str, known: CachedCopy | None, target: str, named_by: str
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        asked = _HEADERS | (known.validators.headers() if known else {})
+        headers = _HEADERS | (known.validators.headers() if known else {})
         timeout = aiohttp.ClientTimeout(
             total=None,  # Ours holds for all requests of one address together.
             connect=self._timeouts.connect.total_seconds(),
@@ -135,7 +135,7 @@ class Fetcher:
         )
         try:
             session = await self._session(url, target, named_by)
-            async with session.get(url, headers=asked, timeout=timeout, allow_redirects=False) as answer:
+            async with session.get(url, headers=headers, timeout=timeout, allow_redirects=False) as answer:
                 yield answer
         except aiohttp.ConnectionTimeoutError:
             silence = f"no answer within {self._timeouts.connect.total_seconds():g} s"

@@ -201,8 +201,8 @@ def search(readings: Sequence[Reading], text: str) -> tuple[Found, ...]:
     words = text.lower().split()
 
     def matches(entry: GalleryEntry) -> bool:
-        told = " ".join((entry.name, entry.alias, *entry.tags, entry.description)).lower()
-        return all(word in told for word in words)
+        text = " ".join((entry.name, entry.alias, *entry.tags, entry.description)).lower()
+        return all(word in text for word in words)
 
     return tuple(found for found in everything(readings) if matches(found.entry))
 
@@ -286,10 +286,10 @@ _BY_TAG: Final[Mapping[str, tuple[str, ...]]] = {  # Galleries do not agree on w
 
 def usecases(readings: Sequence[Reading]) -> dict[str, list[str]]:
     """By each backend's name; empty where its tags tell nothing. The first gallery that has a name counts."""
-    told: dict[str, list[str]] = {}
+    names: dict[str, list[str]] = {}
     for found in everything(readings):
-        told.setdefault(found.entry.name, _told(found.entry.tags))
-    return told
+        names.setdefault(found.entry.name, _told(found.entry.tags))
+    return names
 
 
 def _told(tags: Iterable[str]) -> list[str]:

@@ -233,8 +233,8 @@ def install_packages(*command: str) -> None:
     done = subprocess.run(command, stdin=quiet, stdout=quiet, stderr=subprocess.PIPE)
     if done.returncode == 0:
         return
-    said = done.stderr.decode(errors="replace").strip().splitlines()
-    for line in said[-SHOWN_LINES_MAX:]:
+    lines = done.stderr.decode(errors="replace").strip().splitlines()
+    for line in lines[-SHOWN_LINES_MAX:]:
         print(f"  {line}", file=sys.stderr)
     stop(
         "the packages that Remuda needs could not be installed, for the reason above. They come from a"

@@ -104,12 +104,12 @@ def clients_fault(words: str, model: str, message: str) -> UpstreamFailed | None
 def _too_many(words: str) -> str:
     """How many tokens there are, and how many the model takes; empty: the words do not say."""
     if found := _ASKED_AND_TAKEN.search(words):
-        asked, taken = found[1], found[2]
+        requested, taken = found[1], found[2]
     elif found := _TAKEN_AND_ASKED.search(words):
-        taken, asked = found[1], found[2]
+        taken, requested = found[1], found[2]
     else:
         return ""
-    return f"{asked} tokens do not fit the context of {taken}"
+    return f"{requested} tokens do not fit the context of {taken}"
 
 
 def _not_taken(words: str) -> str:

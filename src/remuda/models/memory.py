@@ -45,31 +45,30 @@ class MemoryNeed:
         return self.weights_bytes + self.kv_cache_bytes + self.overhead_bytes
 
 
-def context_problem(asked: int | None, trained: int) -> str:
+def context_problem(requested: int | None, trained: int) -> str:
     """Why no model can be loaded for so many tokens; empty: it can. `trained`: tokens it was trained for; 0:
     not known."""
-    if not asked or asked == CONTEXT_AS_TRAINED:
+    if not requested or requested == CONTEXT_AS_TRAINED:
         return ""
-    if asked < CONTEXT_MIN:
+    if requested < CONTEXT_MIN:
         return (
-            f"context_size: {asked} tokens are too few; ask for at least {CONTEXT_MIN}, or leave "
+            f"context_size: {requested} tokens are too few; ask for at least {CONTEXT_MIN}, or leave "
             f"it out for what the model was trained for, up to {CONTEXT_DEFAULT_MAX}"
         )
-    if asked > CONTEXT_MAX:
+    if requested > CONTEXT_MAX:
+        most = f"at most {CONTEXT_MAX} are accepted"
+        return f"context_size: {requested} tokens are more than any model takes; {most}"
+    if trained and requested > trained * CONTEXT_STRETCH_MAX:
         return (
-            f"context_size: {asked} tokens are more than any model takes; at most {CONTEXT_MAX} are accepted"
-        )
-    if trained and asked > trained * CONTEXT_STRETCH_MAX:
-        return (
-            f"context_size: {asked} tokens, but the model was trained for {trained}; at most "
+            f"context_size: {requested} tokens, but the model was trained for {trained}; at most "
             f"{CONTEXT_STRETCH_MAX} times as many are accepted"
         )
     return ""
 
 
-def context_warning(asked: int | None, trained: int) -> str:
+def context_warning(requested: int | None, trained: int) -> str:
     """What to know about a context that is accepted; empty: nothing."""
-    if not asked or not trained or asked <= trained:
+    if not requested or not trained or requested <= trained:
         return ""
     return (
         f"context_size: the model was trained for {trained} tokens; beyond them answers get worse, unless "
@@ -80,10 +79,10 @@ def context_warning(asked: int | None, trained: int) -> str:
 def effective_context(config: ModelConfig, header: GgufHeader | None) -> int:
     """How many tokens the model is loaded for: what is asked for, or else trained for, within reason."""
     trained = header.context_length if header else 0
-    asked = config.context_size or 0
-    if asked > 0:
-        return asked
-    if asked < 0:
+    requested = config.context_size or 0
+    if requested > 0:
+        return requested
+    if requested < 0:
         return trained or CONTEXT_FALLBACK
     return min(trained, CONTEXT_DEFAULT_MAX) or CONTEXT_FALLBACK
 

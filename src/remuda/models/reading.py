@@ -198,8 +198,8 @@ def _free_paths(key: str, value: JsonValue) -> Iterator[tuple[str, str]]:
         case list():
             for inner in value:
                 yield from _free_paths(key, inner)
-        case str() if (told := _json(value)) is not None:
-            yield from _free_paths(key, told)
+        case str() if (parsed := _json(value)) is not None:
+            yield from _free_paths(key, parsed)
         case str() if not (_TEMPLATE in key.lower() and "{" in value):
             if _FILE_WORDS & set(_WORD.findall(key.lower())):
                 parts = (part.strip() for part in _URL.sub("", value).split(","))

@@ -128,12 +128,12 @@ def _prefixed(prefix: str, message: ChatMessage) -> str:
 def _plain(messages: Sequence[ChatMessage], functions_json: str, system_prompt: str) -> str:
     """For a model without a template: names before what each one said."""
     if functions_json:
-        told = 'To call a function, answer only {"name": ..., "arguments": {...}}. Functions:'
-        system_prompt = f"{system_prompt}\n{told} {functions_json}".lstrip()
+        instructions = 'To call a function, answer only {"name": ..., "arguments": {...}}. Functions:'
+        system_prompt = f"{system_prompt}\n{instructions} {functions_json}".lstrip()
     if system_prompt:
         messages = [ChatMessage(_SYSTEM, system_prompt), *messages]
-    said = [_prefixed(f"{_NAMES.get(message.role, message.role)}: ", message) for message in messages]
-    return "\n".join([*said, f"{_NAMES['assistant']}:"])
+    lines = [_prefixed(f"{_NAMES.get(message.role, message.role)}: ", message) for message in messages]
+    return "\n".join([*lines, f"{_NAMES['assistant']}:"])
 
 
 def _functions(functions_json: str) -> list[JsonValue]:

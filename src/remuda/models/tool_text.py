@@ -38,19 +38,19 @@ def tool_calls_in(text: str, names: Collection[str], no_action: str = "") -> Par
     finder = _Finder(names, no_action)
     if (whole := finder.read(text)) is not None:
         return whole
-    said: list[str] = []
+    texts: list[str] = []
     calls: list[FoundCall] = []
     at = 0
     for marked in _MARKED.finditer(text):
         found = finder.read(marked["tagged"] or marked["fenced"] or "")
         if found is not None:
-            said += [text[at : marked.start()].strip(), found.content]
+            texts += [text[at : marked.start()].strip(), found.content]
             calls += found.calls
             at = marked.end()
     if at == 0:
         return Parsed(text)
-    said.append(text[at:].strip())
-    return Parsed("\n".join(filter(None, said)), tuple(calls))
+    texts.append(text[at:].strip())
+    return Parsed("\n".join(filter(None, texts)), tuple(calls))
 
 
 class _Finder:
@@ -71,8 +71,8 @@ class _Finder:
             return None
         if not found or None in found:
             return None
-        said = [call.content for call in found if isinstance(call, Parsed)]
-        return Parsed("\n".join(said), tuple(call for call in found if isinstance(call, FoundCall)))
+        contents = [call.content for call in found if isinstance(call, Parsed)]
+        return Parsed("\n".join(contents), tuple(call for call in found if isinstance(call, FoundCall)))
 
     def _call(self, item: JsonValue) -> FoundCall | Parsed | None:
         """A call, what was said in its place, or None for anything else."""

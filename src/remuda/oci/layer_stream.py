@@ -144,15 +144,15 @@ def watched_chunks(
 ) -> Generator[bytes]:
     """`unpacked_chunks`, made in another thread. This one hears of bytes taken, and can be cancelled."""
     packed = PackedBytes(layer)
-    told = 0
+    reported = 0
     with closing(read_ahead(unpacked_chunks(packed, limits), CHUNKS_AHEAD)) as chunks:
         for chunk in chunks:
             check_cancelled()
             taken = packed.taken
-            on_bytes(taken - told)
-            told = taken
+            on_bytes(taken - reported)
+            reported = taken
             yield chunk
-    on_bytes(packed.taken - told)
+    on_bytes(packed.taken - reported)
 
 
 def unpacked_chunks(packed: PackedBytes, limits: UnpackLimits) -> Iterator[bytes]:

@@ -59,14 +59,15 @@ class RetryBudget:
         """Wait before the next attempt; raises `failure` when there should be none."""
         self._failures += 1
         wait = self._policy.backoff.delay(self._failures, self._entropy.fraction())
-        asked = failure.retry_after if isinstance(failure, RegistryBusy) else None
-        if asked is not None and asked > self._policy.retry_after_max:
+        retry_after = failure.retry_after if isinstance(failure, RegistryBusy) else None
+        if retry_after is not None and retry_after > self._policy.retry_after_max:
             raise RegistryFailed(
-                f"{failure.message}, and asks to wait {asked.total_seconds():.0f} s", hint="try again then"
+                f"{failure.message}, and asks to wait {retry_after.total_seconds():.0f} s",
+                hint="try again then",
             ) from failure
         if self._failures >= self._policy.attempts_max:
             raise failure
-        pause_s = max(wait, asked or timedelta()).total_seconds()
+        pause_s = max(wait, retry_after or timedelta()).total_seconds()
         log.info("fetch_paused", what=self._what, reason=failure.message, pause_s=round(pause_s, 3))
         await anyio.sleep(pause_s)
 
@@ -365,27 +366,27 @@ class _Errors(BaseModel):
 
 async def raise_for_status(answer: Response, what: str, now: datetime) -> NoReturn:
     """Raise what an answer of an unwanted status means; `what` was asked for."""
-    said = await _said(answer)
-    raise _meaning(answer.status, what, said and f": {said}", answer.headers.get("Retry-After"), now)
+    detail = await _said(answer)
+    raise _meaning(answer.status, what, detail and f": {detail}", answer.headers.get("Retry-After"), now)
 
 
-def _meaning(status: int, what: str, said: str, retry_after: str | None, now: datetime) -> RemudaError:
+def _meaning(status: int, what: str, detail: str, retry_after: str | None, now: datetime) -> RemudaError:
     match status:
         case 401:
-            return Unauthorized(f"{what} may not be read with the credentials used{said}")
+            return Unauthorized(f"{what} may not be read with the credentials used{detail}")
         case 403:
-            return Forbidden(f"{what} may not be read{said}")
+            return Forbidden(f"{what} may not be read{detail}")
         case 404:
             return NotFound(
-                f"{what} does not exist{said}", hint="check the name, and log in if it is private"
+                f"{what} does not exist{detail}", hint="check the name, and log in if it is private"
             )
         case 429 | 503:
             why = "too many requests" if status == 429 else "not available now"
-            return RegistryBusy(f"{what}: {why}{said}", parse_retry_after(retry_after, now))
+            return RegistryBusy(f"{what}: {why}{detail}", parse_retry_after(retry_after, now))
         case _ if status in (408, 425) or status >= 500:
-            return RegistryFailed(f"{what}: the answer was status {status}{said}")
+            return RegistryFailed(f"{what}: the answer was status {status}{detail}")
         case _:
-            return Rejected(f"{what}: the answer was status {status}{said}")
+            return Rejected(f"{what}: the answer was status {status}{detail}")
 
 
 async def _said(answer: Response) -> str:

@@ -180,18 +180,18 @@ def status_of(replica: Replica, view: View | None) -> LoadStatus:
     if step.state is not State.RUNNING:
         state = "failed" if step.state is State.FAILED else "pending"
         return LoadStatus(model, state, step.node_name)
-    heard = next((one for _, one in view.progress if one.attempt == step.attempt), Progress(step.attempt))
+    progress = next((one for _, one in view.progress if one.attempt == step.attempt), Progress(step.attempt))
     if replica.state is ReplicaState.LOADING:
         return LoadStatus(model, "loading", step.node_name, _INSTALL_SHARE)
     return LoadStatus(
         model,
         "installing",
         step.node_name,
-        progress=round(heard.fraction * _INSTALL_SHARE, 1),
-        bytes_sent=heard.current_bytes,
-        total_bytes=heard.total_bytes,
-        file_index=1 if heard.total_bytes else 0,
-        total_files=1 if heard.total_bytes else 0,
+        progress=round(progress.fraction * _INSTALL_SHARE, 1),
+        bytes_sent=progress.current_bytes,
+        total_bytes=progress.total_bytes,
+        file_index=1 if progress.total_bytes else 0,
+        total_files=1 if progress.total_bytes else 0,
     )
 
 

@@ -318,8 +318,8 @@ class TableKeeper:
         """Read after the rows, so that of a worker that was started anew no former replica is believed."""
         news = self._fleet_news
         if self._fleet is not None:
-            heard, read_s, nodes = self._fleet
-            young = heard == news and self._clock.monotonic() - read_s < _FLEET_FRESH_S
+            version, read_s, nodes = self._fleet
+            young = version == news and self._clock.monotonic() - read_s < _FLEET_FRESH_S
             if young and _knows_all(nodes, rows):
                 return nodes
         nodes = await run_sync(self._views.of, await self._sources.standings(), ())
@@ -333,22 +333,22 @@ class TableKeeper:
         fleet, self._fleet_untold = self._fleet_untold, False
         return ReplicasChanged(frontend=self._frontend, fleet=fleet, unloading=unloading)
 
-    def _heard(self, said: ReplicasChanged) -> None:
-        if said.fleet:
+    def _heard(self, message: ReplicasChanged) -> None:
+        if message.fleet:
             self._fleet_news += 1
-        if said.unloading:
-            told = {(one.process_key, one.node_id): one for one in said.unloading}
-            self._tables.leave(lambda route: _is_meant(route, told.get((str(route.key), route.node))))
+        if message.unloading:
+            unloading = {(one.process_key, one.node_id): one for one in message.unloading}
+            self._tables.leave(lambda route: _is_meant(route, unloading.get((str(route.key), route.node))))
         self._wanted.set()
 
 
-def _is_meant(route: Route, told: Unloading | None) -> bool:
+def _is_meant(route: Route, unloading: Unloading | None) -> bool:
     """A peer names no process: there the address tells one load from the next, as well as it can."""
-    if told is None:
+    if unloading is None:
         return False
-    if route.instance or told.instance:
-        return route.instance == told.instance
-    return told.address in ("", route.endpoint.address)
+    if route.instance or unloading.instance:
+        return route.instance == unloading.instance
+    return unloading.address in ("", route.endpoint.address)
 
 
 def _knows_all(nodes: Mapping[NodeId, ObservedNode], rows: Replicas) -> bool:

@@ -90,8 +90,8 @@ def build(
         view, config = nodes.get(row.node), configs.get((row.key.model, row.revision))
         if view is not None and config is not None and _routable(row, view, config.selector):
             routes[row.key.model].append(_route(row, view, tokens))
-    told = _told_files(nodes.values())
-    entries = {name: _entry(model, routes[model.config.id], told) for name, model in models.items()}
+    files = _told_files(nodes.values())
+    entries = {name: _entry(model, routes[model.config.id], files) for name, model in models.items()}
     for name, entry in entries.items():
         if alias := entry.config.alias:  # A second name is listed if what it stands for is.
             target = entries.get(alias)
@@ -99,8 +99,8 @@ def build(
     return Table(MappingProxyType(entries), replicas.change)
 
 
-def _entry(model: Configured, routes: list[Route], told: Collection[str]) -> RoutedModel:
-    listed = model.present or bool(routes) or model.config.file in told
+def _entry(model: Configured, routes: list[Route], files: Collection[str]) -> RoutedModel:
+    listed = model.present or bool(routes) or model.config.file in files
     return RoutedModel(model.config, tuple(routes), listed, model.created, model.context)
 
 
@@ -141,9 +141,12 @@ def _gone(row: Replica, view: ObservedNode) -> bool:
     """Whether its report says so. That a process is missing counts only if it was to be there by then."""
     if view.report is None or not row.instance:
         return False
-    for told in view.report.replicas:
-        if told.instance == row.instance and ReplicaKey(told.model_id, told.replica_index) == row.key:
-            return told.state in _USELESS
+    for replica in view.report.replicas:
+        if (
+            replica.instance == row.instance
+            and ReplicaKey(replica.model_id, replica.replica_index) == row.key
+        ):
+            return replica.state in _USELESS
     said_at = view.standing.node.last_heartbeat - _SAID_UNDER_WAY
     return row.updated_at is not None and row.updated_at < said_at
 

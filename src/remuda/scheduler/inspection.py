@@ -98,10 +98,10 @@ class Inspector:
     async def _unreachable(self, suspect: Suspect) -> ReplicaHealth:
         """Replica and worker are asked at once: of a machine that is gone neither answers, and a request
         waits for this. What the replica itself says counts more."""
-        said: list[ReplicaHealth] = []
+        healths: list[ReplicaHealth] = []
 
         async def ask_worker() -> None:
-            said.append(await self._as_its_worker_says(suspect))
+            healths.append(await self._as_its_worker_says(suspect))
 
         async with anyio.create_task_group() as asking:
             asking.start_soon(ask_worker)
@@ -110,7 +110,7 @@ class Inspector:
                 asking.cancel_scope.cancel()
         if answers is not None:
             return ReplicaHealth.WELL if answers else ReplicaHealth.GONE
-        return said[0]
+        return healths[0]
 
     async def _probe(self, suspect: Suspect) -> bool | None:
         """False when it refuses connections; None when it says nothing, for busy is not dead."""

@@ -82,8 +82,8 @@ def supplies(
 
 def _held(node: ObservedNode, names: Sequence[str]) -> Supply:
     has = installed_under(node, names)
-    told = installed(node) is not None
-    return _of_build(Supply(True, told), *_started(node, has)) if has else Supply(False, told)
+    known = installed(node) is not None
+    return _of_build(Supply(True, known), *_started(node, has)) if has else Supply(False, known)
 
 
 def _started(node: ObservedNode, has: Sequence[InstalledArtifact]) -> tuple[str, str]:
@@ -212,8 +212,8 @@ def has_file(view: ObservedNode, file: str) -> bool:
     in it."""
     if view.report is None or not file:
         return False
-    told = {one.path for one in view.report.model_files}
-    return told.issuperset(_parts(file)) or any(path.startswith(f"{file}/") for path in told)
+    paths = {one.path for one in view.report.model_files}
+    return paths.issuperset(_parts(file)) or any(path.startswith(f"{file}/") for path in paths)
 
 
 def _parts(file: str) -> tuple[str, ...]:

@@ -262,19 +262,21 @@ def unrecorded(rows: Iterable[Replica], standings: Iterable[Standing]) -> list[R
     """Processes of models that run on nodes that are up, and that no row stands for, as if they had one."""
     known = {(row.node, row.key) for row in rows}
     return [
-        Replica(key, node.id, ReplicaState.LOADED, OpId(""), told.backend, "", instance=told.instance)
+        Replica(key, node.id, ReplicaState.LOADED, OpId(""), replica.backend, "", instance=replica.instance)
         for standing in standings
         if (node := standing.node) and is_up(standing)
-        for told in _reported(node)
-        if (key := ReplicaKey(told.model_id, told.replica_index)) and (node.id, key) not in known
+        for replica in _reported(node)
+        if (key := ReplicaKey(replica.model_id, replica.replica_index)) and (node.id, key) not in known
     ]
 
 
 def _reported(node: Node) -> Sequence[RunningReplica]:
     """A process under its backend's own name has no model in it."""
     report = current_report(node)
-    told = () if report is None else report.replicas
-    return [one for one in told if one.model_id not in ("", one.backend) and one.state not in _NOT_RUNNING]
+    replicas = () if report is None else report.replicas
+    return [
+        one for one in replicas if one.model_id not in ("", one.backend) and one.state not in _NOT_RUNNING
+    ]
 
 
 def _why(step: Step) -> str:
@@ -282,8 +284,8 @@ def _why(step: Step) -> str:
 
 
 def _nowhere(model: str, refused: Unplaceable) -> str:
-    told = "; ".join(refused.told(most=REASONS_MAX))
-    return f"no node can take {model}: {told or 'there are no nodes'}"
+    reasons = "; ".join(refused.told(most=REASONS_MAX))
+    return f"no node can take {model}: {reasons or 'there are no nodes'}"
 
 
 def _context_problem(model: Catalogued) -> str:

@@ -228,19 +228,23 @@ def _unknown(scene: Scene) -> Iterator[tuple[Stray, int]]:
     for node, view in scene.nodes.items():
         if view.report is None or not is_up(view.standing):
             continue
-        for told in view.report.replicas:
-            key = ReplicaKey(told.model_id, told.replica_index)
+        for replica in view.report.replicas:
+            key = ReplicaKey(replica.model_id, replica.replica_index)
             row = rows.get((node, key))
             expected = (node, key) in scene.loading
-            expected |= row is not None and _is_of(row, key.model, key.index, told.instance)
-            if not expected and _serves_model(told):
-                yield Stray(node, key, told.instance, told.address), view.report.sequence
+            expected |= row is not None and _is_of(row, key.model, key.index, replica.instance)
+            if not expected and _serves_model(replica):
+                yield Stray(node, key, replica.instance, replica.address), view.report.sequence
 
 
-def _serves_model(told: RunningReplica) -> bool:
+def _serves_model(replica: RunningReplica) -> bool:
     """It is there for a model, will not go by itself, and can be told from its successor. A process under its
     backend's own name has no model in it: installs may start one."""
-    return told.model_id not in ("", told.backend) and bool(told.instance) and told.state != "stopping"
+    return (
+        replica.model_id not in ("", replica.backend)
+        and bool(replica.instance)
+        and replica.state != "stopping"
+    )
 
 
 _NEW: Final = timedelta(seconds=2)  # A row and its operation are written together, but not read together.

@@ -342,14 +342,14 @@ def _revoke(connection: Connection, now: datetime, keys: Collection[str]) -> Non
 
 def _beat(connection: Connection, now: datetime, beats: Sequence[Beat]) -> list[HeartbeatOutcome]:
     known = lock_without_labels(connection, {beat.node_id for beat in beats})
-    heard: dict[NodeId, Node] = {}
+    beaten: dict[NodeId, Node] = {}
     outcomes: list[HeartbeatOutcome] = []
     for beat in beats:
-        node = heard.get(beat.node_id) or known.get(beat.node_id)
+        node = beaten.get(beat.node_id) or known.get(beat.node_id)
         outcomes.append(admission.hears(beat, node))
         if node is not None and outcomes[-1] is HeartbeatOutcome.TAKEN:
-            heard[node.id] = admission.heard(node, beat, now)
-    update_heard(connection, [replace(node, updated_at=now) for node in heard.values()])
+            beaten[node.id] = admission.heard(node, beat, now)
+    update_heard(connection, [replace(node, updated_at=now) for node in beaten.values()])
     return outcomes
 
 

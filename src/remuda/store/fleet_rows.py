@@ -161,9 +161,9 @@ def update_node(connection: Connection, known: Node, node: Node) -> None:
     _replace_labels(connection, node.id, known.labels, node.labels)
 
 
-def update_heard(connection: Connection, heard: Iterable[Node]) -> None:
+def update_heard(connection: Connection, beaten: Iterable[Node]) -> None:
     """Write only what a heartbeat can change."""
-    changes = [{"row_id": node.id, **_heard_columns(node)} for node in heard]
+    changes = [{"row_id": node.id, **_heard_columns(node)} for node in beaten]
     if changes:
         connection.execute(_UPDATE, changes)
 
@@ -373,9 +373,9 @@ def _follow_clock(connection: Connection, now: datetime) -> None:
         )
     )
     # A node that was heard since then is left as it is.
-    for heard in (nodes.c.last_heartbeat, nodes.c.bus_trouble_heard_at):
-        moved = {heard.name: type_coerce(heard, BigInteger) - back}
-        connection.execute(update(nodes).where(heard > now).values(moved))
+    for column in (nodes.c.last_heartbeat, nodes.c.bus_trouble_heard_at):
+        moved = {column.name: type_coerce(column, BigInteger) - back}
+        connection.execute(update(nodes).where(column > now).values(moved))
 
 
 def listeners(connection: Connection, now: datetime) -> frozenset[FrontendId]:

@@ -76,10 +76,10 @@ class SqlOpStore:
         return [None] * len(replies)
 
     async def note_progress(
-        self, heard: Mapping[tuple[OpId, NodeId], Progress], silent_for: timedelta = timedelta()
+        self, progress: Mapping[tuple[OpId, NodeId], Progress], silent_for: timedelta = timedelta()
     ) -> None:
-        if heard:
-            await self._change(lambda c, now: ops_attempts.note_progress(c, now, heard, silent_for))
+        if progress:
+            await self._change(lambda c, now: ops_attempts.note_progress(c, now, progress, silent_for))
 
     async def note_inventory(
         self, node: NodeId, boot: BootId, backends: Sequence[InstalledArtifact], age: timedelta = timedelta()

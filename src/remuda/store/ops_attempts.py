@@ -176,7 +176,7 @@ def ending_of(kind: Kind, stored: Problem | None, note: str | None) -> Ending:
 def note_progress(
     connection: Connection,
     now: datetime,
-    heard: Mapping[tuple[OpId, NodeId], Progress],
+    noted: Mapping[tuple[OpId, NodeId], Progress],
     silent_for: timedelta = timedelta(),
 ) -> None:
     latest = take_turn(connection)
@@ -185,11 +185,11 @@ def note_progress(
             "row_op": row.op_id,
             "row_node": row.node,
             "row_number": row.number,
-            "progress": replace(heard[row.op_id, row.node], at=now),
+            "progress": replace(noted[row.op_id, row.node], at=now),
         }
-        for batch in batches((op, node, progress.attempt) for (op, node), progress in heard.items())
+        for batch in batches((op, node, progress.attempt) for (op, node), progress in noted.items())
         for row in connection.execute(_PROGRESS, {"ops": list({op for op, *_ in batch}), "keys": batch}).all()
-        if (row.progress is None or row.progress.fraction <= heard[row.op_id, row.node].fraction)
+        if (row.progress is None or row.progress.fraction <= noted[row.op_id, row.node].fraction)
         and now - _last_kept(row) >= silent_for
     ]
     if not rows:

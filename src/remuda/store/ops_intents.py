@@ -134,18 +134,18 @@ class _Meeting:
     def __init__(self, connection: Connection, now: datetime, wished: Sequence[Wished]) -> None:
         self._connection = connection
         self._now = now
-        asked = [one.operation for one in wished]
-        keys = {one.idempotency_key for one in asked if one.idempotency_key}
+        operations = [one.operation for one in wished]
+        keys = {one.idempotency_key for one in operations if one.idempotency_key}
         known = [
-            *_operations(connection, _BY_ID, {one.id for one in asked}),
+            *_operations(connection, _BY_ID, {one.id for one in operations}),
             *_operations(connection, _BY_KEY, keys),
         ]
         self._by_id = {one.id: one for one in known}
         self._by_key = {one.idempotency_key: one for one in known if one.idempotency_key}
         self._by_key |= _find_joined(connection, keys)
         self._joined: dict[str, Operation] = {}  # New keys of wishes that joined another operation.
-        self._alike = _alike(connection, {_about(one) for one in asked})
-        self._unended = _opposed(connection, {one.kind for one in asked})
+        self._alike = _alike(connection, {_about(one) for one in operations})
+        self._unended = _opposed(connection, {one.kind for one in operations})
         self._last_asked: datetime | None = connection.scalar(_LAST_ASKED)
         self._new: dict[OpId, Operation] = {}
         self._steps: dict[Key, Step] = {}  # Of the new ones.

@@ -213,29 +213,29 @@ def changed_since(
         mark for batch in batches(of) for mark in connection.execute(_CHANGED_MARKS, {"ops": batch}).all()
     ]
     own = known.read(connection, marks, of)
-    told = ((step, mark.progress) for step, mark in zip(own, marks, strict=True))
-    return _assembled(found, of, told), latest_change(connection)
+    steps = ((step, mark.progress) for step, mark in zip(own, marks, strict=True))
+    return _assembled(found, of, steps), latest_change(connection)
 
 
 def _views(connection: Connection, found: Sequence[Found], lines: Sequence[Attempt] = ()) -> list[View]:
     of = {OpId(row.id): to_operation(row) for row in found}
-    told = (
+    rows = (
         (to_step(row, of[OpId(row.op_id)]), row.progress)
         for batch in batches(of)
         for row in connection.execute(_STEPS.where(steps.c.op_id.in_(batch))).all()
     )
-    return _assembled(found, of, told, lines)
+    return _assembled(found, of, rows, lines)
 
 
 def _assembled(
     found: Sequence[Found],
     of: Mapping[OpId, Operation],
-    told: Iterable[tuple[Step, Progress | None]],
+    steps: Iterable[tuple[Step, Progress | None]],
     lines: Sequence[Attempt] = (),
 ) -> list[View]:
     own = defaultdict[OpId, list[Step]](list)
     progress = defaultdict[OpId, list[tuple[NodeId, Progress]]](list)
-    for step, far in told:
+    for step, far in steps:
         own[step.op].append(step)
         if far is not None:
             progress[step.op].append((step.node, far))

@@ -20,7 +20,7 @@ MISMATCH = 'model identity mismatch: loaded "a", asked for "b"'
 
 
 def _fault(failed: CallFailed, *, heard: bool = False) -> Fault:
-    return error_mapping.failure_of(failed, "b", RequestKind.CHAT, heard=heard).fault
+    return error_mapping.failure_of(failed, "b", RequestKind.CHAT, begun=heard).fault
 
 
 @pytest.mark.parametrize(
@@ -75,14 +75,14 @@ def test_a_lost_connection_matters_by_what_was_heard_before(
 def test_only_a_call_that_was_never_taken_is_certainly_unprocessed(
     failed: CallFailed, unprocessed: bool
 ) -> None:
-    failure = error_mapping.failure_of(failed, "b", RequestKind.CHAT, heard=False)
+    failure = error_mapping.failure_of(failed, "b", RequestKind.CHAT, begun=False)
 
     assert failure.unprocessed is unprocessed
 
 
 def test_what_was_wrong_with_the_bytes_is_not_told_to_clients() -> None:
     failure = error_mapping.failure_of(
-        Garbled("stream 7 was never begun"), "b", RequestKind.CHAT, heard=False
+        Garbled("stream 7 was never begun"), "b", RequestKind.CHAT, begun=False
     )
 
     assert failure.message == "the backend of b answered what cannot be understood"

@@ -26,7 +26,7 @@ IMAGE = "image input is not supported - hint: if this is unexpected, you may nee
     ],
 )
 def test_grpc_backends_are_understood(code: GrpcStatus, words: str, told: str) -> None:
-    failed = failure_of(CallFailed(code, words), "m", RequestKind.CHAT, heard=False)
+    failed = failure_of(CallFailed(code, words), "m", RequestKind.CHAT, begun=False)
     assert (failed.code, failed.status, failed.fault) == (told, 400, Fault.REFUSED)
     assert failed.param == "messages"
 
@@ -94,7 +94,7 @@ def test_http_backends_are_understood(status: int, body: bytes, told: bool) -> N
 )
 def test_clients_are_told_in_few_words(words: str, told: str) -> None:
     failed = failure_of(
-        CallFailed(GrpcStatus.INVALID_ARGUMENT, words), "smollm2", RequestKind.CHAT, heard=False
+        CallFailed(GrpcStatus.INVALID_ARGUMENT, words), "smollm2", RequestKind.CHAT, begun=False
     )
     assert failed.public_text.startswith(told)
     advice = "; send fewer, or: remuda models add FILE.gguf --context TOKENS"
@@ -103,12 +103,12 @@ def test_clients_are_told_in_few_words(words: str, told: str) -> None:
 
 def test_a_kind_of_request_that_a_model_does_not_do_is_named() -> None:
     unable = CallFailed(GrpcStatus.UNIMPLEMENTED, "set `embeddings: true`")
-    failed = failure_of(unable, "smollm2", RequestKind.EMBEDDING, heard=False)
+    failed = failure_of(unable, "smollm2", RequestKind.EMBEDDING, begun=False)
     assert (failed.code, failed.status) == ("unsupported_request", 400)
     assert failed.public_text == "smollm2 does not do embeddings: set `embeddings: true`"
 
 
 def test_other_failures_stay_what_they_are() -> None:
     failed = CallFailed(GrpcStatus.INTERNAL, "out of paper")
-    assert failure_of(failed, "m", RequestKind.CHAT, heard=False).status == 502
+    assert failure_of(failed, "m", RequestKind.CHAT, begun=False).status == 502
     assert failure(400, b"", b'{"error": {"message": "bad"}}') is None

@@ -97,18 +97,18 @@ class EchoBackend(Backend):
         self, request: pb.PredictOptions, context: Context
     ) -> AsyncGenerator[pb.Reply, None]:
         script, answer = self._script(request.Metadata), words.answer_to(request)
-        began, said = anyio.current_time(), 0
+        began, sent = anyio.current_time(), 0
         with self._tally.counted(answer.prompt_tokens):
             async with aclosing(speak(script, answer.tokens)) as messages:
                 async for message in messages:
                     # None with garbage: a frontend would believe them, and never face it.
-                    deltas = [] if script.garbage else [pb.ChatDelta(content=answer.tokens[said])]
-                    said += 1
+                    deltas = [] if script.garbage else [pb.ChatDelta(content=answer.tokens[sent])]
+                    sent += 1
                     self._tally.tokens += 1
-                    yield pb.Reply(message=message, tokens=said, chat_deltas=deltas)
+                    yield pb.Reply(message=message, tokens=sent, chat_deltas=deltas)
             generated_s = anyio.current_time() - began - script.delay_s
             yield pb.Reply(
-                tokens=said,
+                tokens=sent,
                 prompt_tokens=answer.prompt_tokens,
                 timing_prompt_processing=1000 * script.delay_s,
                 timing_token_generation=1000 * max(generated_s, 0.0),

@@ -33,9 +33,9 @@ class Script:
     dim: int = _WIDTH_USUAL
 
 
-def read_script(told: Mapping[str, str]) -> Script:
+def read_script(options: Mapping[str, str]) -> Script:
     """What `told` says; keys of others are ignored. ValueError names the key that cannot be understood."""
-    keys = _Keys(told)
+    keys = _Keys(options)
     script = Script(
         delay_s=keys.number("delay_ms") / 1000,
         tokens_per_s=keys.number("token_rate"),
@@ -59,8 +59,10 @@ def read_script(told: Mapping[str, str]) -> Script:
 class _Keys:
     """Takes one key after the other, and knows which were not taken."""
 
-    def __init__(self, told: Mapping[str, str]) -> None:
-        self._left = {key.removeprefix(PREFIX): text for key, text in told.items() if key.startswith(PREFIX)}
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self._left = {
+            key.removeprefix(PREFIX): text for key, text in options.items() if key.startswith(PREFIX)
+        }
         self._known: list[str] = []
         for fault, usual in _USUAL.items():
             if f"{fault}_at_token" in self._left:

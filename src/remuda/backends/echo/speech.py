@@ -22,12 +22,12 @@ async def speak(script: Script, tokens: Sequence[str]) -> AsyncGenerator[bytes, 
     """Each token as the script wants it sent, until the last one or a fault."""
     await anyio.sleep(script.delay_s)
     began = anyio.current_time()
-    for said, token in enumerate(tokens):
-        await _suffer(script, said)
+    for count, token in enumerate(tokens):
+        await _suffer(script, count)
         if script.tokens_per_s:
-            await anyio.sleep_until(began + (said + 1) / script.tokens_per_s)
+            await anyio.sleep_until(began + (count + 1) / script.tokens_per_s)
         message = _GARBAGE if script.garbage else token.encode()
-        yield message if said else message.ljust(script.big_message_bytes, b".")
+        yield message if count else message.ljust(script.big_message_bytes, b".")
     await _suffer(script, len(tokens))
 
 
@@ -37,14 +37,14 @@ async def pause(script: Script) -> None:
     await _suffer(script, 0)
 
 
-async def _suffer(script: Script, said: int) -> None:
+async def _suffer(script: Script, sent: int) -> None:
     """Whatever is due when so many tokens have been said."""
-    if script.hang and script.hang_at_token == said:
+    if script.hang and script.hang_at_token == sent:
         await anyio.sleep_forever()
-    if script.crash and script.crash_at_token == said:
+    if script.crash and script.crash_at_token == sent:
         die_by(script.crash)
-    if script.fail and script.fail_at_token == said:
-        raise Refused(grpc.StatusCode[script.fail], f"failed after {said} tokens, as told")
+    if script.fail and script.fail_at_token == sent:
+        raise Refused(grpc.StatusCode[script.fail], f"failed after {sent} tokens, as told")
 
 
 def die_by(end: str) -> None:

@@ -34,14 +34,14 @@ def split_tokens(text: str) -> list[str]:
 
 def answer_to(request: pb.PredictOptions) -> EchoAnswer:
     """The user's last words or the prompt, cut by `Tokens` and `StopPrompts` or repeated by `IgnoreEOS`."""
-    asked = [message.content for message in request.Messages] or [request.Prompt]
-    said = [message.content for message in request.Messages if message.role == "user"] or asked
+    contents = [message.content for message in request.Messages] or [request.Prompt]
+    user_contents = [message.content for message in request.Messages if message.role == "user"] or contents
     most = min(request.Tokens, ANSWER_TOKENS_MAX) if request.Tokens > 0 else ANSWER_TOKENS_MAX
-    tokens = split_tokens(said[-1])
+    tokens = split_tokens(user_contents[-1])
     if request.IgnoreEOS and request.Tokens > 0 and tokens:
-        tokens = split_tokens(" ".join([said[-1]] * math.ceil(most / len(tokens))))
+        tokens = split_tokens(" ".join([user_contents[-1]] * math.ceil(most / len(tokens))))
     text = _before_stop("".join(tokens[:most]), request.StopPrompts)
-    return EchoAnswer(split_tokens(text), sum(len(split_tokens(part)) for part in asked))
+    return EchoAnswer(split_tokens(text), sum(len(split_tokens(part)) for part in contents))
 
 
 def _before_stop(text: str, stops: Sequence[str]) -> str:

@@ -38,13 +38,13 @@ _LINE_LENGTH_MAX = 500
 
 def reason_in(log: str) -> str:
     """The lines that tell most, joined, without those that only repeat that it failed; perhaps none."""
-    told: list[str] = []
+    reasons: list[str] = []
     for line in log.splitlines():
         error = _ERROR.match(line)
         text = " ".join((error["text"] if error else line).split())[:_LINE_LENGTH_MAX]
         if (error and not _is_echo(text)) or _FATAL.search(text):
-            told.append(_WRONG_HEADER.sub("not a GGUF file (wrong header)", text))
-    return "; ".join(dict.fromkeys(told[-_LINES_MAX:]))
+            reasons.append(_WRONG_HEADER.sub("not a GGUF file (wrong header)", text))
+    return "; ".join(dict.fromkeys(reasons[-_LINES_MAX:]))
 
 
 def _is_echo(text: str) -> bool:
@@ -95,10 +95,10 @@ class Engine:
 
     async def metrics(self) -> pb.MetricsResponse:
         """Of what clients asked for: what the load itself cost is not counted."""
-        told = await _metrics(self.connection)
-        told.tokens_generated -= self._at_load.tokens_generated
-        told.prompt_tokens_processed -= self._at_load.prompt_tokens_processed
-        return told
+        counters = await _metrics(self.connection)
+        counters.tokens_generated -= self._at_load.tokens_generated
+        counters.prompt_tokens_processed -= self._at_load.prompt_tokens_processed
+        return counters
 
     @property
     def template_has_tools(self) -> bool:
@@ -154,20 +154,20 @@ async def load(plan: LoadPlan, entropy: Entropy) -> Engine:
     Nothing of it is left if this is cancelled.
     """
     key = entropy.token()
-    with tempfile.TemporaryFile() as said:
-        process, log_fd = await _start(said)
+    with tempfile.TemporaryFile() as stderr:
+        process, log_fd = await _start(stderr)
         try:
             answer = await _order(
                 process, {"settings": {**plan.settings, "api_keys": [key]}, "log_fd": log_fd}
             )
             if "address" not in answer:
-                raise LoadFailed(_why(answer, process.returncode, _tail(said)))
+                raise LoadFailed(_why(answer, process.returncode, _tail(stderr)))
             return await _meet(process, EngineConnection(_port(answer["address"]), key), plan)
         except BaseException:
             await _end(process)
             raise
         finally:
-            _pass_on(_tail(said))
+            _pass_on(_tail(stderr))
 
 
 async def _meet(process: anyio.abc.Process, connection: EngineConnection, plan: LoadPlan) -> Engine:
@@ -211,7 +211,7 @@ def _port(address: str) -> int:
     return port
 
 
-async def _start(said: IO[bytes]) -> tuple[anyio.abc.Process, int]:
+async def _start(stderr: IO[bytes]) -> tuple[anyio.abc.Process, int]:
     """The process, whose log goes to `said` until it has loaded, and the number by which it knows our log."""
     log_fd = os.dup(sys.stderr.fileno())
     try:
@@ -219,7 +219,7 @@ async def _start(said: IO[bytes]) -> tuple[anyio.abc.Process, int]:
             [sys.executable, "-P", "-m", "remuda.backends.llama_cpp.engine_main"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=said,
+            stderr=stderr,
             pass_fds=(log_fd,),
             env={**os.environ, "GGML_NO_BACKTRACE": "1"},  # It would start a debugger on itself.
         )
@@ -250,12 +250,12 @@ async def _end(process: anyio.abc.Process) -> None:
         await process.aclose()
 
 
-def _why(answer: Mapping[str, str], returncode: int | None, said: str) -> str:
-    told = reason_in(said)
+def _why(answer: Mapping[str, str], returncode: int | None, stderr: str) -> str:
+    reason = reason_in(stderr)
     if "error" in answer:
-        return told or answer["error"]
+        return reason or answer["error"]
     ending = f"the engine was ended by {_ending(returncode)} while it loaded the model"
-    return f"{ending}: {told}" if told else ending
+    return f"{ending}: {reason}" if reason else ending
 
 
 def _ending(returncode: int | None) -> str:
@@ -267,12 +267,12 @@ def _ending(returncode: int | None) -> str:
         return f"exit code {returncode}"
 
 
-def _tail(said: IO[bytes]) -> str:
-    size = said.seek(0, os.SEEK_END)
-    said.seek(max(0, size - limits.LOAD_LOG_BYTES_MAX))
-    return said.read().decode(errors="replace")
+def _tail(stderr: IO[bytes]) -> str:
+    size = stderr.seek(0, os.SEEK_END)
+    stderr.seek(max(0, size - limits.LOAD_LOG_BYTES_MAX))
+    return stderr.read().decode(errors="replace")
 
 
-def _pass_on(said: str) -> None:
-    for line in said.splitlines():
+def _pass_on(text: str) -> None:
+    for line in text.splitlines():
         log.info("engine_said %s", line)

@@ -77,31 +77,31 @@ class CallReading:
     def hear(self, reply: pb.Reply) -> pb.Reply:
         """The reply without the text."""
         self._text += [delta.content for delta in reply.chat_deltas]
-        told = pb.Reply()
-        told.CopyFrom(reply)
-        told.message = b""
-        del told.chat_deltas[:]
-        told.chat_deltas.extend(
+        answer = pb.Reply()
+        answer.CopyFrom(reply)
+        answer.message = b""
+        del answer.chat_deltas[:]
+        answer.chat_deltas.extend(
             pb.ChatDelta(reasoning_content=delta.reasoning_content)
             for delta in reply.chat_deltas
             if delta.reasoning_content
         )
-        self._last = told
-        return told
+        self._last = answer
+        return answer
 
     def end(self) -> pb.Reply:
         """The call, or the text of one that broke off, with the numbers of the last reply."""
         text = "".join(self._text)
-        told = pb.Reply()
-        told.CopyFrom(self._last)
-        told.logprobs = b""  # They were told already.
-        del told.chat_deltas[:]
+        reply = pb.Reply()
+        reply.CopyFrom(self._last)
+        reply.logprobs = b""  # They were told already.
+        del reply.chat_deltas[:]
         if call := _read(text, self._id):
-            told.chat_deltas.add(tool_calls=[call])
+            reply.chat_deltas.add(tool_calls=[call])
         elif text:
-            told.message = text.encode()
-            told.chat_deltas.add(content=text)
-        return told
+            reply.message = text.encode()
+            reply.chat_deltas.add(content=text)
+        return reply
 
 
 def _read(text: str, call_id: str) -> pb.ToolCallDelta | None:

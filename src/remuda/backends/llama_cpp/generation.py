@@ -170,21 +170,21 @@ def chat_messages(options: pb.PredictOptions) -> list[dict[str, Any]]:
     messages = [_message(message) for message in options.Messages]
     media = [*map(_image, options.Images), *map(_audio, options.Audios)]
     if media:
-        asked = next((m for m in reversed(messages) if m["role"] == "user"), None)
-        if asked is None:
+        last_question = next((m for m in reversed(messages) if m["role"] == "user"), None)
+        if last_question is None:
             raise BadRequest("Images and Audios need a message of the user to go with")
-        asked["content"] = [{"type": "text", "text": asked["content"]}, *media]
+        last_question["content"] = [{"type": "text", "text": last_question["content"]}, *media]
     return messages
 
 
 def _message(message: pb.Message) -> dict[str, Any]:
-    told: dict[str, Any] = {"role": message.role, "content": message.content}
+    rendered: dict[str, Any] = {"role": message.role, "content": message.content}
     for field in ("name", "tool_call_id", "reasoning_content"):
         if value := getattr(message, field):
-            told[field] = value
+            rendered[field] = value
     if message.tool_calls:
-        told["tool_calls"] = _json("tool_calls", message.tool_calls, list)
-    return told
+        rendered["tool_calls"] = _json("tool_calls", message.tool_calls, list)
+    return rendered
 
 
 def _image(item: str) -> dict[str, Any]:

@@ -144,8 +144,8 @@ def _decoded(event: bytes) -> Mapping[str, Any]:
 def _finished(reply: pb.Reply, text: Sequence[str], probabilities: Sequence[Any]) -> pb.Reply | None:
     reply.message = "".join(text).encode()
     reply.logprobs = _logprobs(probabilities)
-    said = reply.message or reply.chat_deltas or reply.logprobs or reply.timing_token_generation
-    return reply if said else None
+    has_content = reply.message or reply.chat_deltas or reply.logprobs or reply.timing_token_generation
+    return reply if has_content else None
 
 
 def _logprobs(probabilities: Sequence[Any]) -> bytes:

@@ -61,7 +61,7 @@ _NOT_LOADED: Final = "model not loaded"
 _ANOTHER_MODEL: Final = "model identity mismatch"
 
 
-def failure_of(failed: CallFailed, model: str, kind: RequestKind, *, heard: bool) -> UpstreamFailed:
+def failure_of(failed: CallFailed, model: str, kind: RequestKind, *, begun: bool) -> UpstreamFailed:
     """`heard`: the backend had said something before."""
     match failed:
         case Garbled():
@@ -78,7 +78,7 @@ def failure_of(failed: CallFailed, model: str, kind: RequestKind, *, heard: bool
     words = words_of(failed)
     if _lost_its_model(failed):
         return UpstreamFailed(Fault.NOT_LOADED, f"the replica does not hold {model}: {words}", status=503)
-    if failed.code is GrpcStatus.UNAVAILABLE and not heard:
+    if failed.code is GrpcStatus.UNAVAILABLE and not begun:
         unsent = isinstance(failed, Unreachable | Unprocessed)
         message = f"the backend of {model} cannot be reached: {words}"
         return UpstreamFailed(Fault.UNREACHABLE, message, unsent=unsent)
@@ -102,7 +102,7 @@ def field_not_followed(failed: CallFailed, request: Request) -> str:
     words = failed.details.lower()
     if not isinstance(request, ChatRequest | CompletionRequest) or failed.code not in _ANSWERED:
         return ""
-    if not any(said in words for said in _NOT_FOLLOWED):
+    if not any(phrase in words for phrase in _NOT_FOLLOWED):
         return ""
     if isinstance(request, CompletionRequest):
         return "grammar" if request.grammar else ""

@@ -66,8 +66,10 @@ def _scores(config: ModelConfig) -> bool:
 
 def _slots(config: ModelConfig) -> Iterator[str]:
     """How many requests llama.cpp is to take at once, unless its options say so themselves."""
-    told = any(option.partition(":")[0].strip() in (_PARALLEL, f"n_{_PARALLEL}") for option in config.options)
-    if config.parallel and is_llama(config) and not told:
+    configured = any(
+        option.partition(":")[0].strip() in (_PARALLEL, f"n_{_PARALLEL}") for option in config.options
+    )
+    if config.parallel and is_llama(config) and not configured:
         yield f"{_PARALLEL}:{config.parallel}"
 
 

@@ -294,16 +294,16 @@ def _add_messages(
 
 
 def _message(message: RequestMessage) -> pb.Message:
-    told = pb.Message(role=_role(message), content=text_of(message))
+    rendered = pb.Message(role=_role(message), content=text_of(message))
     if message.name:
-        told.name = message.name
+        rendered.name = message.name
     if message.tool_call_id:
-        told.tool_call_id = message.tool_call_id
+        rendered.tool_call_id = message.tool_call_id
     if thought := message.reasoning_content or _text_in(message.reasoning):
-        told.reasoning_content = thought
+        rendered.reasoning_content = thought
     if message.tool_calls:
-        told.tool_calls = _encode(message.tool_calls).decode()
-    return told
+        rendered.tool_calls = _encode(message.tool_calls).decode()
+    return rendered
 
 
 def _text_in(value: msgspec.Raw) -> str:
@@ -324,8 +324,8 @@ def _rendered(config: ModelConfig, request: ChatRequest) -> Sliced[str]:
         if count % _MESSAGES_PER_SLICE == 0:
             yield
     functions = [_function(tool) for tool in offered_tools(request)]
-    told = any(message.role == "system" for message in messages)
-    system_prompt = "" if told else config.system_prompt
+    has_system = any(message.role == "system" for message in messages)
+    system_prompt = "" if has_system else config.system_prompt
     functions_json = _encode(functions).decode() if functions else ""
     if len(functions_json) > _LONG_TEXT_CHARS:
         yield
@@ -431,18 +431,18 @@ def _configured(config: ModelConfig) -> Iterator[tuple[str, object]]:
 
 def _metadata(config: ModelConfig, request: Texts) -> Mapping[str, str]:
     """How the model is to think, beside what the client sent, which has the last word."""
-    told: dict[str, str] = {}
+    metadata: dict[str, str] = {}
     if config.reasoning.disable is not None:
-        told["enable_thinking"] = "false" if config.reasoning.disable else "true"
+        metadata["enable_thinking"] = "false" if config.reasoning.disable else "true"
     if effort := (isinstance(request, ChatRequest) and request.reasoning_effort) or config.reasoning_effort:
-        told["reasoning_effort"] = effort
+        metadata["reasoning_effort"] = effort
     if request.metadata:
-        told |= request.metadata
+        metadata |= request.metadata
     arguments = dict(config.chat_template_kwargs)
-    if "reasoning_effort" in told:
-        arguments["reasoning_effort"] = told["reasoning_effort"]
-    if "enable_thinking" in told:
-        arguments["enable_thinking"] = told["enable_thinking"].lower() == "true"
+    if "reasoning_effort" in metadata:
+        arguments["reasoning_effort"] = metadata["reasoning_effort"]
+    if "enable_thinking" in metadata:
+        arguments["enable_thinking"] = metadata["enable_thinking"].lower() == "true"
     if arguments:
-        told.setdefault("chat_template_kwargs", _encode(arguments).decode())
-    return told
+        metadata.setdefault("chat_template_kwargs", _encode(arguments).decode())
+    return metadata

@@ -225,9 +225,9 @@ class GrpcUpstream:
         try:
             await self._serve(call, sink)
         except CallFailed as failed:
-            heard = call.tally.first_token_s is not None
+            begun = call.tally.first_token_s is not None
             await self._name_field(call, failed)
-            raise error_mapping.failure_of(failed, call.model.id, call.kind, heard=heard) from failed
+            raise error_mapping.failure_of(failed, call.model.id, call.kind, begun=begun) from failed
         except DecodeError as error:
             raise error_mapping.undecodable(call.model.id) from error
         finally:
@@ -322,8 +322,8 @@ class GrpcUpstream:
         await sink.vectors(made, Usage(call.tally.prompt_tokens))
 
     async def _rerank(self, call: InferenceCall, request: RerankRequest, sink: AnswerSink) -> None:
-        asked = embeddings.rerank_request(call, request).SerializeToString()
-        result = pb.RerankResult.FromString(await self._whole("Rerank", asked))
+        body = embeddings.rerank_request(call, request).SerializeToString()
+        result = pb.RerankResult.FromString(await self._whole("Rerank", body))
         call.tally.prompt_tokens = prompt_tokens = result.usage.prompt_tokens
         scores = [Score(found.index, found.relevance_score) for found in result.results]
         await sink.scores(scores, Usage(prompt_tokens, result.usage.total_tokens - prompt_tokens))

@@ -193,9 +193,9 @@ def _part_of(choice: _Choice) -> AnswerPart:
         reasoning = message.reasoning_content or message.reasoning or ""
         calls = [_tool_call(position, call) for position, call in enumerate(message.tool_calls or ())]
     logprobs = b"" if bytes(choice.logprobs) in _ABSENT else _logprobs_in(choice.logprobs)
-    said = text or reasoning or calls or logprobs
+    has_content = text or reasoning or calls or logprobs
     finished = choice.finish_reason and _FINISH_REASONS.get(choice.finish_reason, FinishReason.STOP)
-    delta = Delta(text, reasoning, calls, logprobs) if said else NOTHING
+    delta = Delta(text, reasoning, calls, logprobs) if has_content else NOTHING
     return AnswerPart(choice.index, delta, finished or None)
 
 

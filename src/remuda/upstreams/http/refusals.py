@@ -88,8 +88,8 @@ def _lost_its_model(body: bytes) -> bool:
     except (msgspec.DecodeError, RecursionError):
         return False
     error = found.error if isinstance(found.error, _Error) else _Error(found.error or "")
-    said = (error.message, found.message, error.code, found.code)
-    own = _QUOTED.sub("", " ".join(each for each in said if isinstance(each, str))).lower().replace("_", " ")
+    texts = (error.message, found.message, error.code, found.code)
+    own = _QUOTED.sub("", " ".join(each for each in texts if isinstance(each, str))).lower().replace("_", " ")
     return "model" in own and any(words in own for words in _LOST)
 
 

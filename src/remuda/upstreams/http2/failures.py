@@ -151,8 +151,8 @@ def verdict(trailers: Headers, *, alone: bool) -> CallFailed | None:
     status = _BY_NUMBER.get(number, GrpcStatus.UNKNOWN)
     if status is GrpcStatus.OK:
         return None
-    said = trailers.get(b"grpc-message", b"")
-    words = unquote_to_bytes(said[: 3 * limits.WORDS_CHARS_MAX]).decode("utf-8", "replace")
+    message = trailers.get(b"grpc-message", b"")
+    words = unquote_to_bytes(message[: 3 * limits.WORDS_CHARS_MAX]).decode("utf-8", "replace")
     return CallFailed(status, words[: limits.WORDS_CHARS_MAX], trailers)
 
 

@@ -241,7 +241,7 @@ _NEVER_INDEXED: Final = b"\x10"
 
 def request_block(path: str, authority: str, token: str = "") -> bytes:
     """The headers of every call of one method at one backend."""
-    said = (
+    headers = (
         (b":path", path),
         (b":authority", authority),
         (b"te", "trailers"),
@@ -250,7 +250,7 @@ def request_block(path: str, authority: str, token: str = "") -> bytes:
         (b"grpc-accept-encoding", "identity"),
     )
     block = _NO_TABLE + _POST + _SCHEME_HTTP
-    block += b"".join(_literal(_NOT_INDEXED, name, value) for name, value in said)
+    block += b"".join(_literal(_NOT_INDEXED, name, value) for name, value in headers)
     return block + _literal(_NEVER_INDEXED, b"authorization", f"Bearer {token}") if token else block
 
 
