@@ -263,6 +263,8 @@ def _isolated(name: str, check: Check, patient: Patient) -> Sequence[Finding]:
         return check(patient)
     except Misconfigured:
         return []  # A setting that this check needs; the check that is about it has said so.
+    except RemudaError as error:
+        return [problem(name, f"could not be checked: {error.message}", error.hint)]
     except Exception as error:
         return [problem(name, f"the check itself failed: {error!r}", "please report it")]
 

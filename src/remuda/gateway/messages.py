@@ -7,6 +7,7 @@ filters of a list are rejected too: a misspelled one would be ignored and show e
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Annotated, Any, Final, TypeVar
 from urllib.parse import unquote
 
@@ -40,7 +41,12 @@ async def read(request: Request, model: type[B]) -> B:
 async def read_known(request: Request, model: type[B]) -> B:
     """As `read`, for routes of our own: a field that is not known is refused, because what was meant by it
     would not be done. The contract's routes skip such fields."""
-    message = await read(request, model)
+    try:
+        message = await read(request, model)
+    except Invalid:  # A field that is missing may be there under a misspelt name.
+        with suppress(ValueError):
+            refuse_unknown_fields(model, await request.body())
+        raise
     refuse_unknown_fields(model, await request.body())
     return message
 

@@ -122,6 +122,7 @@ async def test_a_registration_without_what_it_needs_is_refused(frontend: LiveFro
         ("/api/ops/op-1/retry", {"node": "a"}, "node"),
         ("/api/keys", {"name": "k", "model": ["m"]}, "model"),
         ("/api/models", {"config": "name: x", "nodes": []}, "nodes"),
+        ("/api/models", {"confg": "name: x"}, "confg"),
         ("/api/models/m/unload", {"nodes": ["a"]}, "nodes"),
         ("/api/models/m/load", {"node": "a"}, "node"),
         ("/api/ops/upgrades/check", {"backend": "x"}, "backend"),

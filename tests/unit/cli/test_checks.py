@@ -20,6 +20,7 @@ from remuda.cli.findings import Finding, Level, ok
 from remuda.cli.invocation import ClientOptions
 from remuda.cli.main import root
 from remuda.core.clock import SystemClock
+from remuda.core.errors import Unavailable
 from remuda.host.folder import DataFolder, write_json
 from remuda.host.ports import free_port
 from remuda.wire.process_keys import ROLE_HEADER, WORKER_ROLE
@@ -33,6 +34,17 @@ def environ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
 
 def patient(environ: dict[str, str], asked: ClientOptions | None = None) -> Patient:
     return Patient(asked or ClientOptions(), None, environ, SystemClock())
+
+
+def test_a_check_that_the_frontend_refuses_is_no_mistake_of_ours(environ: dict[str, str]) -> None:
+    def refused(_: Patient) -> list[Finding]:
+        raise Unavailable("the database does not answer", hint="look at PostgreSQL")
+
+    [found] = examine(patient(environ), {"nodes": refused})
+    assert (found.message, found.remedy) == (
+        "could not be checked: the database does not answer",
+        "look at PostgreSQL",
+    )
 
 
 def test_a_check_that_fails_or_hangs_does_not_touch_the_others(environ: dict[str, str]) -> None:
