@@ -304,7 +304,12 @@ def install_backend(terms: Terms, what: str, name: str, alias: str) -> None:
     "upgrade stops.",
 )
 @click.option("--batch", type=WholeNumber(1, 10_000), metavar="N", help="Nodes at a time.")
-@click.option("--force", is_flag=True, help="Also to a version that failed to start in a roll-out.")
+@click.option(
+    "--force",
+    is_flag=True,
+    help="Also to a version that failed to start in a roll-out, and where nothing is newer: what runs is "
+    "stopped.",
+)
 @operation_command
 def upgrade_backend(
     terms: Terms, name: str | None, all_backends: bool, rolling: bool, batch: int | None, force: bool

@@ -237,11 +237,11 @@ class BusCommander:
             await self._bus.publish(stop.subject, stop.payload)
         return ending
 
-    async def _upgrade(self, step: Step) -> Problem | None:
+    async def _upgrade(self, step: Step) -> Ending:
         """The one place that knows of workers older than the subject for upgrades."""
         try:
             reply = await self._request(step, replies.call(Verb.UPGRADE, step))
-            return replies.problem_in(Verb.UPGRADE, reply, step)
+            return replies.ending_in(Verb.UPGRADE, reply, step)
         except NodeUnreachable:
             log.warning(
                 "upgrade_fell_back_to_forced_install",

@@ -54,12 +54,12 @@ def _differs(step: Step, pin: str) -> bool:
 
 def _needs_its_own(done: Step, again: Step) -> bool:
     """Whether a node that is done has to be looked at by a new operation, for it may have been changed since.
-    A roll-out would prove it once more, and a worker that has the name from elsewhere has to replace it. An
+    A roll-out would prove it once more; what a worker is to replace by force, done or not, is more. An
     upgrade that only the worker could tell from the one before is not repeated."""
-    if done.state is not State.SUCCEEDED:
-        return False
+    if again.goal.replaces and not done.goal.replaces:
+        return True
     told_apart = done.goal.digest != "" and done.rolls_back
-    return (done.kind is Kind.UPGRADE and told_apart) or (again.goal.replaces and not done.goal.replaces)
+    return done.state is State.SUCCEEDED and done.kind is Kind.UPGRADE and told_apart
 
 
 def replaced(new: Iterable[Step], live: Iterable[Step]) -> list[Step]:
@@ -236,9 +236,7 @@ def _paced(
     able = [step for step in waiting if step.node not in away and step.key not in behind]
     fresh = [step for step in able if not step.attempt]
     midway = [step for step in steps if _midway(step)]
-    if operation.roll_out.canary and not any(
-        step.state is State.SUCCEEDED and step.attempt for step in steps
-    ):
+    if operation.roll_out.canary and not any(_went_first(step) for step in steps):
         return _behind_canary(
             [step for step in midway if step.key not in lost],
             [step for step in again if step.key not in lost] + fresh,
@@ -247,6 +245,12 @@ def _paced(
     busy = [step for step in [*midway, *again] if step.node not in away and step.key not in behind]
     room = max(operation.roll_out.at_once - len(busy), 0)
     return {step.key: "waiting for other nodes" for step in fresh[room:]}
+
+
+def _went_first(step: Step) -> bool:
+    """It has the new version, and has shown that it starts. One that had it already has shown nothing."""
+    done = step.state is State.SUCCEEDED and step.attempt > 0
+    return done and (step.stage is Stage.PROVE or not step.proves)
 
 
 def _behind_canary(

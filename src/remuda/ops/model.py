@@ -121,7 +121,7 @@ class Goal:
     names: tuple[str, ...]  # Under any of these it is listed: the concrete build's name first.
     digest: str = ""  # Pinned when the operation was made; empty: none could be had.
     version: str = ""
-    replaces: bool = False  # Of a worker that keeps what it has under a name: tell it to fetch this instead.
+    replaces: bool = False  # Tell a worker that would keep what it has to fetch this instead.
     tag_decides: bool = False  # Its worker (LocalAI's) cannot be told a digest: it fetches by the tag.
 
 

@@ -293,9 +293,10 @@ class _Moves:
 
     def _view(self, step: Step, request: Request | None) -> ObservedNode | None:
         """A list that was asked for before an attempt began may be older than what others did there since:
-        it says nothing about a step that is not at work."""
+        it says nothing about a step that is not at work, but that an upgrade is not needed: by its digest."""
         view = self._nodes.get(step.node)
-        if view is None or view.inventory is None or request is not None:
+        unneeded = step.kind is Kind.UPGRADE and not step.attempt
+        if view is None or view.inventory is None or request is not None or unneeded:
             return view
         return replace(view, inventory=None)
 

@@ -11,7 +11,7 @@ from remuda.core.errors import Problem, RemudaError
 from remuda.core.ids import NodeId
 from remuda.ops.failures import classified
 from remuda.ops.model import Ending, NothingToDo, OpId, Step, Verb
-from remuda.ops.steps import NOT_PROVEN, NOTHING_TO_DO, PROOF_FAILED
+from remuda.ops.steps import HAD_THIS_VERSION, NOT_PROVEN, NOTHING_TO_DO, PROOF_FAILED
 from remuda.wire import subjects
 from remuda.wire.backends import (
     BackendCancel,
@@ -56,6 +56,7 @@ _REPLIES: Final[Mapping[Verb, type[BackendInstallReply] | type[BackendUpgradeRep
     Verb.PROVE: BackendInstallReply,
     Verb.ROLL_BACK: BackendRollbackReply,
 }
+_UNCHANGED: Final = {Verb.INSTALL: NOTHING_TO_DO, Verb.UPGRADE: HAD_THIS_VERSION}
 UNREACHABLE: Final = Problem(
     "no_responders",
     "its worker does not answer on the bus",
@@ -133,11 +134,13 @@ def problem_in(verb: Verb, payload: bytes, step: Step) -> Problem | None:
 
 
 def ending_in(verb: Verb, payload: bytes, step: Step) -> Ending:
-    """As `problem_in`; and whether an install that succeeded had nothing to do."""
+    """As `problem_in`; and whether an install or upgrade that succeeded had nothing to do."""
     problem = problem_in(verb, payload, step)
-    if problem is not None or verb is not Verb.INSTALL:
+    how = _UNCHANGED.get(verb, "")
+    if problem is not None or not how:
         return problem
-    return NothingToDo(NOTHING_TO_DO) if decode(BackendInstallReply, payload).unchanged else None
+    reply = decode(_REPLIES[verb], payload)
+    return NothingToDo(how) if reply.unchanged else None
 
 
 def _unproven(reply: BackendInstallReply) -> Problem | None:
@@ -219,6 +222,7 @@ def _upgrade(step: Step) -> WorkerRequest:
         op_id=step.op,
         attempt=step.attempt,
         digest=step.goal.digest,
+        force=step.goal.replaces,
     )
     return WorkerRequest(subjects.backend_upgrade(step.node), encode(message))
 

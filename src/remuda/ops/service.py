@@ -22,9 +22,11 @@ from remuda.gallery.sources import GalleryView
 from remuda.ops import targets
 from remuda.ops.external_sources import external
 from remuda.ops.model import Kind, Operation, OpId, RollOut, Source, State, Step, Wish
+from remuda.ops.planning import sight
 from remuda.ops.ports import UNCOUNTED, Figures, Filter, InventoryLister, OpStore, Pinner, View
 from remuda.ops.progress import Overlay, overlaid
 from remuda.ops.selection import ALL, Selection, installed_under, nodes_to_ask
+from remuda.ops.steps import already_done
 from remuda.ops.targets import OperationPlan, PlanningContext, WantedOperation
 from remuda.ops.upgrade_check import pin_all
 from remuda.ops.upgrades import BadVersions, Upgrade, bad_versions, without_bad
@@ -60,7 +62,7 @@ class OperationRequest:
     expires_in: timedelta | None = None
     idempotency_key: str = ""
     concrete_for_all: bool = False  # A build for certain hardware goes to whoever it fits.
-    force: bool = False  # Of an upgrade: also to a version that failed to start where it was tried.
+    force: bool = False  # Of an upgrade: also to a version that failed to start, and where nothing is newer.
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,9 +119,17 @@ class Operations:
     # Asking.
 
     async def plan(self, asked: OperationRequest) -> OperationPlan:
-        """What would be done, and what to know before."""
+        """What would be done, and what to know before. An upgrade is not needed where nothing is newer."""
         plan, _ = await self._planned(asked, OpId(self._entropy.uuid()))
-        return plan
+        if asked.kind is not Kind.UPGRADE:
+            return plan
+        nodes, now = {node.standing.node.id: node for node in await self.nodes()}, self._clock.now()
+
+        def as_it_is(step: Step) -> Step:
+            return already_done(step, sight(step, nodes.get(step.node), None, "", now)) or step
+
+        drafts = tuple(replace(draft, step=as_it_is(draft.step)) for draft in plan.drafts)
+        return replace(plan, drafts=drafts)
 
     async def submit(self, asked: OperationRequest) -> Accepted:
         """Record what is wanted. The same wish under way, or sent before under its key, is joined."""
@@ -169,7 +179,12 @@ class Operations:
             # Whole, so that a retry next week means the same galleries.
             source = replace(source, galleries=galleries_to_json(tuple(one.gallery for one in readings)))
         wanted = WantedOperation(
-            asked.kind, source, asked.selection, self._roll_out(asked), asked.concrete_for_all
+            asked.kind,
+            source,
+            asked.selection,
+            self._roll_out(asked),
+            asked.concrete_for_all,
+            force=asked.force and asked.kind is Kind.UPGRADE,
         )
         context = PlanningContext(tuple(nodes), readings, self._policy.local_sources)
         drafted = targets.plan(wanted, context, op)

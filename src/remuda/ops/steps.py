@@ -38,6 +38,7 @@ _DIGEST_CHARS = 19  # Its algorithm, and enough to tell it from others.
 
 WAITS_TO_RETRY = "waiting to retry"
 NOTHING_TO_DO = "already there; nothing to do"
+HAD_THIS_VERSION = "it already had this version"
 NOT_PROVEN = "not_proven"  # Nobody's fault: there was nothing to start it with.
 
 LOST = Problem("attempt_lost", "the worker is no longer working on this", retryable=True)
@@ -49,6 +50,13 @@ UNKNOWN = Problem(
     "the worker never reported the outcome; it may have done it",
     hint="look at what is installed there, then retry or dismiss",
 )
+
+
+def already_done(step: Step, seen: Observation) -> Step | None:
+    """How a step would end that has not begun, if its node has what is wanted already; else None."""
+    if step.state is not State.PENDING or step.attempt or not (how := _goal_met(step, seen)):
+        return None
+    return _succeeded(step, how)
 
 
 def advance(step: Step, seen: Observation, wish: Wish, at: Moment) -> Change:
@@ -112,14 +120,26 @@ def _goal_met(step: Step, seen: Observation) -> str:
         case Kind.INSTALL if seen.installed and not _other_bytes(step, seen):
             listed = _from_list("it", step, seen) if step.attempt else _already_there(seen)
             return _kept(step, seen) or listed
+        case Kind.UPGRADE if not step.attempt:
+            had = HAD_THIS_VERSION if seen.reports else "the node already lists this version"
+            return had if _is_current(step, seen) else ""
         case Kind.UPGRADE if seen.installed and step.goal.digest and seen.digest == step.goal.digest:
-            return _from_list("this version", step, seen) if step.attempt else "it already had this version"
+            return _from_list("this version", step, seen)
         case Kind.UPGRADE if seen.installed and _installed_anew(step, seen):
             return _from_list(f"a new installation of {step.goal.names[0]}", step, seen)
         case Kind.REMOVE if not seen.installed:
             return "it is gone" if step.attempt else "it was not installed"
         case _:
             return ""
+
+
+def _is_current(step: Step, seen: Observation) -> bool:
+    """Whether an upgrade that has not begun would change nothing. A gallery may call the same bytes a new
+    version, which its worker then has to record; what does not start is not left as it is."""
+    goal = step.goal
+    if not seen.installed or goal.replaces or not goal.digest or goal.digest != seen.digest:
+        return False
+    return seen.start_check != StartCheck.FAILED and goal.version in ("", seen.version)
 
 
 def _already_there(seen: Observation) -> str:
@@ -253,6 +273,8 @@ def _answered(step: Step, ending: Ending, seen: Observation, at: Moment) -> Step
             if step.stage is Stage.ROLL_BACK:
                 return _rolled_back(step, seen)
             return _succeeded(step, _kept(step, seen) or _unverified(step, seen))
+        case NothingToDo(how) if step.kind is Kind.UPGRADE:  # There is no new version that had to start.
+            return _close(replace(step, problem=None), State.SUCCEEDED, how)
         case NothingToDo(how):
             return _succeeded(step, _kept(step, seen) or how)
         case NotNeeded(why):

@@ -57,6 +57,7 @@ class WantedOperation:
     selection: Selection
     roll_out: RollOut
     concrete_for_all: bool = False  # A build for certain hardware goes to whoever it fits, as with peers.
+    force: bool = False  # Of an upgrade: also where nothing is newer.
 
 
 @dataclass(frozen=True, slots=True)
@@ -341,6 +342,7 @@ class _Planner:
         """A node that can roll back tries the new version in any case."""
         rolls_back = not is_localai(node.standing.node)
         proves = rolls_back or self.wanted.roll_out.proves
+        goal = replace(goal, replaces=self.wanted.force)
         return replace(self._step(node, source, goal), proves=proves, rolls_back=rolls_back)
 
     def _warn_of_no_way_back(self, drafts: Iterable[Draft]) -> None:

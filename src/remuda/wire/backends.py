@@ -59,6 +59,7 @@ class BackendUpgrade(Message):
     # Ours; as for an install.
     attempt: Annotated[Count, OMIT_EMPTY] = 0
     digest: Annotated[str, OMIT_EMPTY] = ""
+    force: Annotated[bool, OMIT_EMPTY] = False  # Also where nothing is newer.
 
 
 class BackendUpgradeReply(Message):
@@ -71,6 +72,7 @@ class BackendUpgradeReply(Message):
     # Ours.
     digest: Annotated[str, OMIT_EMPTY] = ""  # As for an install.
     code: Annotated[str, OMIT_EMPTY] = ""  # As for an install.
+    unchanged: Annotated[bool, OMIT_EMPTY] = False  # It had this version: nothing was fetched or stopped.
 
 
 class BackendDelete(Message):

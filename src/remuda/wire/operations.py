@@ -351,7 +351,7 @@ class OpRequest(Message):
     name: Name = ""
     alias: Name = ""
     roll_out: RollOutBody = RollOutBody()
-    force: bool = False  # Of an upgrade: also to a version that failed to start where it was rolled out.
+    force: bool = False  # Of an upgrade: also to a version that failed to start, and where nothing is newer.
     expires_s: Annotated[Number, Field(gt=0, le=10 * 365 * 86_400)] | None = None
     idempotency_key: Annotated[str, Field(max_length=200), AfterValidator(_printable)] = ""
     dry_run: bool = False  # Only say what would be done.

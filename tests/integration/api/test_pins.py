@@ -117,6 +117,24 @@ async def test_a098_a099_a_moved_tag_is_an_upgrade_until_every_node_has_what_it_
     assert (await frontend.admin.get("/api/backends/upgrades")).json() == {}
 
 
+async def test_a_plan_says_which_nodes_have_the_newest_version_already(
+    frontend: LiveFrontend, registry: RegistryServer
+) -> None:
+    old, new = pushed(registry, "tagged", b"old"), pushed(registry, "tagged", b"new")
+    await our_node(frontend, "behind", {"name": "tagged", "digest": old.digest})
+    await our_node(frontend, "current", {"name": "tagged", "digest": new.digest})
+
+    async def plan(**more: object) -> dict[str, tuple[str, str]]:
+        body = {"kind": "upgrade", "backend": "tagged", "dry_run": True, **more}
+        steps = (await frontend.admin.post("/api/ops", json=body)).json()["steps"]
+        return {step["node_name"]: (step["state"], step.get("reason", "")) for step in steps}
+
+    had = ("succeeded", "it already had this version")
+    assert await plan() == {"behind": ("pending", ""), "current": had}
+    assert await plan(nodes=["current"]) == {"current": had}
+    assert await plan(nodes=["current"], force=True) == {"current": ("pending", "")}
+
+
 async def test_a163_a_node_whose_platform_the_image_lacks_is_skipped(
     frontend: LiveFrontend, registry: RegistryServer
 ) -> None:

@@ -123,6 +123,34 @@ async def test_identical_installs_from_a_registry_transfer_its_bytes_once(
         assert any(event.current_bytes > 0 for event in rig.progress(f"o-{number}"))
 
 
+async def test_upgrade_to_what_is_installed_stops_nothing_unless_it_is_forced_or_did_not_start(
+    rig: Rig, registry: RegistryServer, link: Relay
+) -> None:
+    built = backend(7)
+    offer(rig, registry, link, built, "same")
+    await rig.install(BackendInstall(backend="same", model_id="m"))
+    ours = BackendUpgrade(backend="same", digest=built.manifest.digest, attempt=1)
+
+    async def upgrade(request: BackendUpgrade) -> BackendUpgradeReply:
+        return await rig.ask(subjects.backend_upgrade, request, BackendUpgradeReply)
+
+    kept = await upgrade(ours)
+    assert (kept.success, kept.unchanged, kept.digest) == (True, True, built.manifest.digest)
+    assert (kept.stopped_process_keys, rig.supervision.stopped) == ((), [])
+
+    forced = await upgrade(ours.model_copy(update={"force": True}))
+    assert (forced.success, forced.unchanged, forced.stopped_process_keys) == (True, False, ("m#0",))
+
+    await rig.install(BackendInstall(backend="same", model_id="m"))
+    localai = await upgrade(BackendUpgrade(backend="same", op_id="o-1"))
+    assert (localai.unchanged, localai.stopped_process_keys) == (False, ("m#0",))
+
+    await rig.install(BackendInstall(backend="same", model_id="m"))
+    await rig.depot.note_failed_start("same", "a library is missing")
+    failed = await upgrade(ours)
+    assert (failed.unchanged, failed.stopped_process_keys) == (False, ("m#0",))
+
+
 async def test_upgrade_brings_what_the_tag_is_now(rig: Rig, registry: RegistryServer, link: Relay) -> None:
     offer(rig, registry, link, backend(5), "moved")
     await rig.install(BackendInstall(backend="moved", model_id="m"))

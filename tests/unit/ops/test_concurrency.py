@@ -268,6 +268,13 @@ def test_nodes_that_are_away_hold_nobody_up() -> None:
     assert blocked([an_operation(roll_out=RollOut(at_once=2))], [*gone, *here], away) == {}
 
 
+def test_a_node_that_had_the_new_version_already_is_no_canary() -> None:
+    had = a_step(Kind.UPGRADE, node="n0", state=State.SUCCEEDED, attempt=1, proves=True)
+    others = [a_step(Kind.UPGRADE, node=f"n{number}", proves=True) for number in (1, 2)]
+    waits = blocked([an_operation(roll_out=ROLLING)], [had, *others], away=())
+    assert waits == {others[1].key: "waiting for the first node to succeed"}
+
+
 def test_the_canary_is_chosen_among_nodes_that_are_there() -> None:
     steps = [a_step(node=f"n{number}") for number in range(3)]
     waits = blocked([an_operation(roll_out=ROLLING)], steps, away={NodeId("n0")})

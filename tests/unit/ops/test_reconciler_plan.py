@@ -263,6 +263,32 @@ def test_what_was_listed_before_something_else_ended_there_is_not_what_an_upgrad
     assert (begun.state, begun.listed_before) == (State.RUNNING, None)
 
 
+PIN = "sha256:" + "a" * 64
+
+
+@pytest.mark.parametrize(
+    ("digest", "ended_s", "force", "state"),
+    [
+        (PIN, None, False, State.SUCCEEDED),
+        ("", None, False, State.RUNNING),
+        ("sha256:b", None, False, State.RUNNING),
+        (PIN, -1, False, State.RUNNING),
+        (PIN, None, True, State.RUNNING),
+    ],
+)
+def test_a_peer_is_told_to_upgrade_unless_it_lists_the_pinned_digest(
+    digest: str, ended_s: int | None, force: bool, state: State
+) -> None:
+    step = a_step(Kind.UPGRADE, digest=PIN)
+    step = replace(step, goal=replace(step.goal, replaces=force))
+    ended = {} if ended_s is None else {NODE: NOW + timedelta(seconds=ended_s)}
+    live = Live(NOW, (an_operation(kind=Kind.UPGRADE),), (step,), (), (), ended)
+    listed = listing(OLD.model_copy(update={"digest": digest}), -5)
+    [(_, after)] = plan(live, {NODE: listed}, lambda _: at(), Room(9)).changes
+    assert after.state is state
+    assert ("already lists this version" in after.reason) is (state is State.SUCCEEDED)
+
+
 def test_after_a_missed_reply_a_removal_is_asked_for_again_only_when_it_should_be_over() -> None:
     step = running(Kind.REMOVE, wait_until=NOW + timedelta(hours=3), answer_by=NOW + timedelta(minutes=2))
     assert not missed(step, listed_s=21, there=True).dispatches

@@ -110,11 +110,18 @@ def test_a_failure_that_lasts_has_the_workers_code_and_is_not_retried_like_a_pas
     assert problem.message.endswith("does not speak HTTPS (add it)")
 
 
-@pytest.mark.parametrize("verb", [Verb.INSTALL, Verb.PROVE])
-def test_an_install_that_changed_nothing_says_so(verb: Verb) -> None:
+@pytest.mark.parametrize(
+    ("verb", "how"),
+    [
+        (Verb.INSTALL, NothingToDo("already there; nothing to do")),
+        (Verb.UPGRADE, NothingToDo("it already had this version")),
+        (Verb.PROVE, None),
+    ],
+)
+def test_an_install_that_changed_nothing_says_so(verb: Verb, how: NothingToDo | None) -> None:
     reply = encode(BackendInstallReply(success=True, address="gpu-1:50052", unchanged=True))
     ending = ending_in(verb, reply, a_step())
-    assert ending == (NothingToDo("already there; nothing to do") if verb is Verb.INSTALL else None)
+    assert ending == how
 
 
 def test_a_start_that_failed_after_the_install_is_told_as_that() -> None:

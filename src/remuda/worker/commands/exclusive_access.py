@@ -144,7 +144,12 @@ def require_gone(outcomes: Sequence[Stopped]) -> None:
 
 
 def stop_report(
-    kind: type[R], outcomes: Sequence[Stopped], error: RemudaError | None = None, digest: str = ""
+    kind: type[R],
+    outcomes: Sequence[Stopped],
+    error: RemudaError | None = None,
+    digest: str = "",
+    *,
+    unchanged: bool = False,
 ) -> R:
     """The reply of whatever stops a backend's processes on its way, and tells which also when it fails."""
     return kind(
@@ -154,4 +159,5 @@ def stop_report(
         stopped_process_keys=tuple(str(outcome.key) for outcome in outcomes if outcome.gone),
         reports_stopped_processes=True,
         digest=digest,
+        unchanged=unchanged,
     )

@@ -116,11 +116,11 @@ class Installs:
         return reply.model_copy(update={"unproven": unproven, "unchanged": unchanged})
 
     async def upgrade(self, asked: BackendUpgrade) -> BackendUpgradeReply:
-        """Processes run on until the new version is complete. What was stopped is told also when the rest
-        fails."""
+        """Processes run on until the new version is complete, and where there is none. What was stopped is
+        told also when the rest fails."""
         request = asked.model_copy(update={"backend": named_backend(asked)})
         outcomes: Sequence[Stopped] = ()
-        digest = ""
+        digest, unchanged = "", False
         try:
             key = _key(request.backend, request.replica_index)
             async with self._work.attempting("upgrade", request) as attempt:
@@ -130,9 +130,11 @@ class Installs:
                     async with self._access.alone_with(seen, spec) as sight:
                         ordered = await self._access.look(spec.name)
 
-                        async def stop() -> None:
-                            nonlocal outcomes
-                            outcomes = await self._access.stop(sight, ordered, also=(key,), free=False)
+                        async def stop(changed: bool) -> None:
+                            nonlocal outcomes, unchanged
+                            unchanged = not changed and await self._is_enough(request, ordered)
+                            if not unchanged:
+                                outcomes = await self._access.stop(sight, ordered, also=(key,), free=False)
                             require_gone(outcomes)
 
                         await self._fetch(spec, refresh=True, switching=partial(_firmly, attempt, stop))
@@ -140,7 +142,15 @@ class Installs:
         except RemudaError as error:
             log.warning("backend_upgrade_failed", backend=request.backend, reason=error.message)
             return stop_report(BackendUpgradeReply, outcomes, error)
-        return stop_report(BackendUpgradeReply, outcomes, digest=digest)
+        return stop_report(BackendUpgradeReply, outcomes, digest=digest, unchanged=unchanged)
+
+    async def _is_enough(self, request: BackendUpgrade, has: InstalledState) -> bool:
+        """Whether an upgrade that found nothing newer leaves everything as it is. LocalAI's frontends, which
+        send neither attempts nor digests, mean that the backend is stopped in any case."""
+        ours = bool(request.attempt or request.digest)
+        if request.force or not ours or has.folder is None:
+            return False
+        return not await self._depot.has_failed_start(has.folder.name)
 
     async def _ensure(self, request: BackendInstall, key: ProcessKey, attempt: RunningAttempt) -> _Had:
         """Galleries are asked before the backend is reserved: they may be slow."""
@@ -274,7 +284,7 @@ class Installs:
         replaced = [one for one in (sight, ordered) if request.force or other(one)]
         also = (key,) if request.force else ()
 
-        async def stop() -> None:
+        async def stop(_changed: bool) -> None:
             require_gone(await self._access.stop(*replaced, also=also, free=not request.force))
 
         refresh = request.force or other(ordered)
@@ -360,11 +370,13 @@ class Installs:
 
 
 @asynccontextmanager
-async def _firmly(attempt: RunningAttempt, stop: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
+async def _firmly(
+    attempt: RunningAttempt, stop: Callable[[bool], Awaitable[None]], changed: bool
+) -> AsyncIterator[None]:
     """Stop processes and switch versions: both happen, or, when it was cancelled just before, neither."""
     with attempt.firm():
         await checkpoint()
-        await stop()
+        await stop(changed)
         yield
 
 

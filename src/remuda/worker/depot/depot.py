@@ -52,8 +52,9 @@ SETTLE_POLL_S = 0.01
 SETTLE_POLLS_MAX = 100  # Then others' folders are listed as they are.
 PARTIALS_STALE = timedelta(hours=24)
 
-Switching = Callable[[], AbstractAsyncContextManager[None]]
-"""Entered when a new version is complete and held while it takes its place, e.g. to stop processes first."""
+Switching = Callable[[bool], AbstractAsyncContextManager[object]]
+"""Entered when a new version is complete and held while it takes its place, e.g. to stop processes first. It
+is told whether there is one: False where what is installed is up to date."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +124,7 @@ class Depot:
             try:
                 there = not refresh and await run_sync(self._stager.is_there, spec)
                 changed = not there and await self._bring(spec, tracker)
-                async with switching():
+                async with switching(changed):
                     if changed:
                         await run_sync(self._stager.switch_in, spec.name)
                     if spec.meta:
@@ -183,6 +184,10 @@ class Depot:
     async def failed_after_a_good_one(self, name: str) -> bool:
         """The installed version did not start, and the one before it, which has run, is kept."""
         return await run_sync(self._versions.failed_after_a_good_one, name)
+
+    async def has_failed_start(self, name: str) -> bool:
+        """The last start of the installed version failed."""
+        return (await run_sync(start_check, self.places.installed(name)))[0] is StartCheck.FAILED
 
     async def note_start(self, name: str, start: LastStart) -> None:
         await run_sync(write_last_start, self.places.last_start(name), start)
