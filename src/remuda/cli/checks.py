@@ -28,7 +28,7 @@ from remuda.core.errors import FrontendUnreachable, Misconfigured, NotFound, Rem
 from remuda.core.os_errors import os_reason
 from remuda.host.folder import DataFolder, read_json
 from remuda.host.ports import listen
-from remuda.wire.operations import OpView, OpViews
+from remuda.wire.operations import BackendFits, OpView, OpViews
 from remuda.wire.serving import ModelItems
 from remuda.worker.addresses import AddressSettings, chosen_base_port, split
 from remuda.worker.hardware.detect import detect
@@ -219,6 +219,15 @@ def check_models(patient: Patient) -> list[Finding]:
         return []  # Other checks have said so.
 
 
+def check_galleries(patient: Patient) -> list[Finding]:
+    """What can be installed; the frontend reads them, and has its own network."""
+    try:
+        with AdminClient(patient.target(), _CALL_S) as client:
+            return findings.galleries(client.get("api", "backends", "fits").read(BackendFits).unread)
+    except (FrontendUnreachable, NotFound, Unauthorized):
+        return []  # Other checks have said so, or it is an older frontend.
+
+
 CHECKS: Final[Mapping[str, Check]] = {
     "settings": check_settings,
     "data folder": check_folder,
@@ -230,6 +239,7 @@ CHECKS: Final[Mapping[str, Check]] = {
     "nodes": check_nodes,
     "operations": check_operations,
     "models": check_models,
+    "galleries": check_galleries,
 }
 
 

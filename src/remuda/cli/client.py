@@ -56,6 +56,7 @@ _KINDS: Final[Mapping[int, type[RemudaError]]] = {
     422: Invalid,
     503: Unavailable,
 }
+_INFERENCE_KEY: Final = "invalid_api_key"  # The code below /v1, where no key need be an admin's.
 _OUR_OWN_TROUBLE: Final = frozenset({"store_unusable", "bus_unusable", "internal", "child_failed"})
 
 
@@ -290,12 +291,17 @@ def refusal_of(target: Target, answer: ApiAnswer) -> RemudaError:
     url, kind = target.shown, _KINDS.get(answer.status, PeerFailed)
     if 300 <= answer.status < 400:
         return PeerFailed(f"{url} redirects, which is not followed", hint="use the address it redirects to")
-    if answer.status == 401:
-        return _unauthorized(target)
     problem = _problem_in(answer.body)
+    if answer.status == 401:
+        return _unauthorized(target, admin=problem.code != _INFERENCE_KEY)
     message = problem.message.removesuffix(f" ({problem.hint})" if problem.hint else "")
     if problem.code == "model_not_found":
         message = message.replace("GET /v1/models lists", "`remuda models` lists")
+    if not message and 400 <= answer.status < 500:  # A frontend says why; a proxy before one says 502 or so.
+        return Misconfigured(
+            f"{url} answered with HTTP status {answer.status}: that is not a Remuda frontend",
+            hint="check the address",
+        )
     message = message or f"the frontend at {url} answered with HTTP status {answer.status}"
     hint = problem.hint
     if not hint and problem.code in _OUR_OWN_TROUBLE:
@@ -303,7 +309,7 @@ def refusal_of(target: Target, answer: ApiAnswer) -> RemudaError:
     return kind(message[:_REASON_CHARS_MAX], hint=hint, reason=problem.code, details=_details(answer.body))
 
 
-def _unauthorized(target: Target) -> Unauthorized:
+def _unauthorized(target: Target, *, admin: bool) -> Unauthorized:
     """Only we know whether a key was sent, and where it came from."""
     if target.api_key is None:
         words = f"{target.shown} needs an API key"
@@ -311,7 +317,8 @@ def _unauthorized(target: Target) -> Unauthorized:
     source = f" from {target.key_source}" if target.key_source else ""
     return Unauthorized(
         f"the API key{source} is not valid for {target.shown}",
-        hint="`remuda keys create NAME --scope admin` on the frontend's machine makes another",
+        hint=f"`remuda keys create NAME{' --scope admin' if admin else ''}` on the frontend's machine makes "
+        "another",
     )
 
 

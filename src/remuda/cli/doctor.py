@@ -21,7 +21,7 @@ from remuda.core.clock import SystemClock
 @client_command
 def command(asked: ClientOptions, config: str | None) -> None:
     """Check settings, data folder, disk, ports, frontend, database, bus, clock, GPU driver, versions, nodes,
-    operations and models."""
+    operations, models and galleries."""
     from remuda.cli.checks import Patient, examine
     from remuda.cli.findings import Level
     from remuda.core.log import configure

@@ -240,6 +240,12 @@ def models(unusable: Sequence[UnusableModel]) -> list[Finding]:
     ]
 
 
+def galleries(unread: Sequence[str]) -> list[Finding]:
+    """`unread`: a sentence for each that could not be read."""
+    remedy = "check the frontend's network, or name other galleries with --backend-galleries"
+    return [warning("galleries", sentence, remedy) for sentence in unread]
+
+
 def models_folder(folder: Path) -> Finding:
     return problem(
         "models folder",

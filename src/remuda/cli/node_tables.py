@@ -8,7 +8,7 @@ from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from remuda.cli.output import one_line
-from remuda.cli.render import UNKNOWN, Column, ago, facts, fitting, gib, local, used_of
+from remuda.cli.render import UNKNOWN, Column, ago, facts, fitting, gib, local, part_of
 from remuda.wire.admin import HistoryItem
 from remuda.wire.nodes import NodeFacts, NodeView
 
@@ -40,10 +40,10 @@ def node_list(nodes: Sequence[NodeView], now: datetime, output: Console) -> Rend
             Column("STATUS", [_status(node, now) for node in nodes]),
             Column("ADDRESS", [node.address or UNKNOWN for node in nodes], needed=3),
             Column("GPU", [node.gpu_vendor or UNKNOWN for node in nodes], needed=1),
-            Column("VRAM", [_vram(node) for node in nodes], right=True),
+            Column("VRAM FREE", [_vram(node) for node in nodes], right=True),
             Column(
-                "RAM",
-                [_used(node, node.available_ram, node.total_ram) for node in nodes],
+                "RAM FREE",
+                [_free(node, node.available_ram, node.total_ram) for node in nodes],
                 needed=2,
                 right=True,
             ),
@@ -91,9 +91,9 @@ def _facts(node: NodeView, now: datetime) -> list[tuple[str, RenderableType]]:
         ("HTTP address", node.http_address or UNKNOWN),
         ("GPU", " ".join(filter(None, (node.gpu_vendor, node.gpu_compute_capability))) or UNKNOWN),
         ("Capability", node.capability or UNKNOWN),
-        ("VRAM used", _vram(node)),
+        ("VRAM free", _vram(node)),
         ("VRAM budget", _budget(node)),
-        ("RAM used", _used(node, node.available_ram, node.total_ram)),
+        ("RAM free", _free(node, node.available_ram, node.total_ram)),
         ("Disk free", _free(node, node.available_disk, node.total_disk)),
         (
             "Replicas per model",
@@ -170,19 +170,12 @@ def _status(node: NodeView, now: datetime) -> Text:
 
 def _vram(node: NodeView) -> str:
     """Of what may be used: a budget lowers the ceiling, and what is free never exceeds it."""
-    return _used(node, node.available_vram, node.vram_budget_bytes or node.total_vram)
-
-
-def _used(node: NodeView, available: int, total: int) -> str:
-    """The usage of an offline node is unknown; its totals hardly change."""
-    if node.status == "offline" and total > 0:
-        return f"?/{gib(total)}"
-    return used_of(total - available, total)
+    return _free(node, node.available_vram, node.vram_budget_bytes or node.total_vram)
 
 
 def _free(node: NodeView, available: int, total: int) -> str:
-    """Of a disk only this is known: what is not free may be reserved by the system and unused."""
-    return f"?/{gib(total)}" if node.status == "offline" and total > 0 else used_of(available, total)
+    """How much of an offline node is free is not known; its totals hardly change."""
+    return f"?/{gib(total)}" if node.status == "offline" and total > 0 else part_of(available, total)
 
 
 def _budget(node: NodeView) -> str:

@@ -150,7 +150,7 @@ def drain_nodes(asked: ClientOptions, names: tuple[str, ...]) -> None:
 @client_command
 def resume_nodes(asked: ClientOptions, names: tuple[str, ...]) -> None:
     """Let drained nodes take work again."""
-    _each(asked, names, "POST", "resume", said="resumed")
+    _each(asked, names, "POST", "resume", said="resumed", nothing=_was_not_drained)
 
 
 @group.command("remove", epilog=examples("remuda nodes remove attic", "remuda nodes remove attic --yes"))
@@ -238,6 +238,10 @@ def _own_id(node: "NodeView") -> str:
     return node.id
 
 
+def _was_not_drained(node: "NodeView") -> str:
+    return "it was not drained" if node.remuda is not None and not node.remuda.drained else ""
+
+
 def _each(
     asked: ClientOptions,
     names: Sequence[str],
@@ -245,15 +249,18 @@ def _each(
     *verb: str,
     said: str,
     id_of: "Callable[[NodeView], str]" = _own_id,
+    nothing: "Callable[[NodeView], str]" = lambda _: "",
 ) -> None:
-    """The same for each named node. All names are looked up first: a slip of the pen changes nothing."""
+    """The same for each named node. All names are looked up first: a slip of the pen changes nothing.
+    `nothing`: what to say instead of a node for which it changes nothing; empty: it does."""
     done: list[dict[str, str]] = []
     with connect(asked) as client:
         _, nodes = client.nodes()
         for node in [pick("node", nodes, name) for name in names]:
             client.call(method, "api", "nodes", id_of(node), *verb)
-            done.append({"id": id_of(node), "name": node.name, "outcome": said})
+            outcome = nothing(node) or said
+            done.append({"id": id_of(node), "name": node.name, "outcome": outcome})
             if not asked.as_json:
-                click.echo(one_line(f"{node.name}: {said}"))
+                click.echo(one_line(f"{node.name}: {outcome}"))
     if asked.as_json:
         click.echo(json.dumps({"nodes": done}))

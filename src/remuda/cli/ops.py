@@ -77,7 +77,7 @@ all_option = click.option("--all", "everything", is_flag=True, help="List all of
 )
 @click.option(
     "--state",
-    type=click.Choice(["live", "finished", "all"]),
+    type=click.Choice(["live", "finished", "failed", "all"]),
     default="all",
     show_default=True,
     help="Which to list.",

@@ -37,11 +37,11 @@ def gib(size: int) -> str:
     return f"{amount:.1f} GiB" if 0 < amount < 100 else f"{amount:.0f} GiB"
 
 
-def used_of(used: int, total: int) -> str:
+def part_of(part: int, total: int) -> str:
     """`3.2/80.0 GiB`; unknown when there is no total."""
     if total <= 0:
         return UNKNOWN
-    return f"{gib(max(0, used)).removesuffix(' GiB')}/{gib(total)}"
+    return f"{gib(max(0, part)).removesuffix(' GiB')}/{gib(total)}"
 
 
 def span(length: timedelta) -> str:

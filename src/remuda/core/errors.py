@@ -169,7 +169,7 @@ class StoreUnusable(Unavailable):
 
 
 class NoCapacity(Unavailable):
-    """No node can take a model; the message has the commonest reasons, and `details` all of them."""
+    """No node can take a model; the message has a few of the reasons, and `details` all of them."""
 
     code = "no_capacity"
 

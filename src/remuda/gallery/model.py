@@ -166,6 +166,11 @@ class Reading:
     def readable(self) -> bool:
         return self.confirmed_at is not None
 
+    @property
+    def trouble_in_short(self) -> str:
+        """Without addresses: each of them has its own trouble, and together they hide what else is said."""
+        return "it cannot be read now; remuda doctor says why" if "://" in self.trouble else self.trouble
+
     def standing(self, now: datetime) -> str:
         """One sentence on how current this is, for people."""
         if self.confirmed_at is None:

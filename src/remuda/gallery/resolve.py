@@ -363,7 +363,7 @@ class _Request:
 
     def _unread(self) -> str:
         return "; ".join(
-            f"gallery {reading.gallery.name} cannot be used: {reading.trouble}"
+            f"gallery {reading.gallery.name} cannot be used: {reading.trouble_in_short}"
             for reading in self.readings
             if not reading.readable
         )
@@ -371,7 +371,7 @@ class _Request:
     def _outdated(self) -> list[str]:
         return [
             f"gallery {reading.gallery.name} could not be read just now, so an older copy of it was "
-            f"searched: {reading.trouble}"
+            f"searched: {reading.trouble_in_short}"
             for reading in self.readings
             if reading.readable and reading.trouble
         ]

@@ -201,7 +201,7 @@ async def _known_filters(request: Request) -> None:
     known = sorted(field.alias for field in route.dependant.query_params)
     unknown = next((name for name in request.query_params if name not in known), None)
     if unknown is not None:
-        hint = did_you_mean(unknown, known, f"there are {', '.join(known)}")
+        hint = did_you_mean(unknown, known, f"there are {', '.join(known) or 'none'}")
         raise Invalid(f"unknown filter {unknown[:100]!r}", hint=hint)
 
 

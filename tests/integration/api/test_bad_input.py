@@ -355,6 +355,8 @@ async def test_another_method_is_answered_with_those_that_work(
         ("/api/ops?state=past", "state must be"),
         ("/api/ops/events?wait_s=long", "wait_s must be a number"),
         ("/api/ops?colour=red", "unknown filter 'colour'"),
+        ("/api/models?colour=red", "unknown filter 'colour'"),
+        ("/api/replicas?colour=red", "unknown filter 'colour'"),
     ],
 )
 async def test_a_wrong_parameter_is_refused_in_words(frontend: LiveFrontend, path: str, words: str) -> None:

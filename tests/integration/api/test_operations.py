@@ -212,6 +212,7 @@ async def test_operations_are_listed_by_state_backend_and_node(frontend: LiveFro
     ]
     others: list[dict[str, str]] = [
         {"state": "finished"},
+        {"state": "failed"},
         {"backend": "other"},
         {"kind": "load"},
         {"model": "qwen"},
@@ -219,7 +220,7 @@ async def test_operations_are_listed_by_state_backend_and_node(frontend: LiveFro
         {"before": "1"},
     ]
     assert [await found(**which) for which in matching] == [True] * 5
-    assert [await found(**which) for which in others] == [False] * 6
+    assert [await found(**which) for which in others] == [False] * 7
 
 
 async def test_pages_of_operations_hold_each_once_and_the_last_says_so(frontend: LiveFrontend) -> None:

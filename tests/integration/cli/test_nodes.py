@@ -21,7 +21,7 @@ def test_list_shows_a_row_per_node_and_why_it_waits(frontend: LiveFrontend) -> N
 
     assert result.exit_code == Exit.DONE
     row = next(line for line in result.stdout.splitlines() if line.startswith("listed "))
-    assert row.split()[:6] == ["listed", "pending", "127.0.0.1:50051", "nvidia", "20.0/80.0", "GiB"]
+    assert row.split()[:6] == ["listed", "pending", "127.0.0.1:50051", "nvidia", "60.0/80.0", "GiB"]
     assert "listed: waiting for approval: remuda nodes approve listed" in result.stdout
 
 
@@ -52,6 +52,7 @@ def test_nodes_are_approved_drained_resumed_and_removed(frontend: LiveFrontend) 
         assert result.exit_code == Exit.DONE, result.output
         assert result.stdout.startswith("led: ")
         assert statuses(frontend)["led"] == status
+    assert frontend.remuda("nodes", "resume", "led").stdout == "led: it was not drained\n"
 
     assert frontend.remuda("nodes", "remove", "led", "--yes").stdout == "led: removed\n"
     assert "led" not in statuses(frontend)
@@ -150,7 +151,7 @@ def test_show_tells_facts_labels_and_history(frontend: LiveFrontend) -> None:
 
     words = [line.split() for line in shown.splitlines()]
     assert ["Id", node_id] in words
-    assert ["RAM", "used", "12.0/16.0", "GiB"] in words
+    assert ["RAM", "free", "4.0/16.0", "GiB"] in words
     assert ["room", "attic"] in words
     assert any("approved" in line and line[-1] == "local" for line in words)
 

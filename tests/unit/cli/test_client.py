@@ -32,7 +32,7 @@ from remuda.core.errors import (
     Unavailable,
 )
 from remuda.gateway.messages import error_body
-from remuda.gateway.openai.errors import refusal
+from remuda.gateway.openai.errors import InvalidKey, refusal
 from remuda.host.ports import free_port
 from remuda.wire.admin import NodeViews
 from remuda.wire.codec import encode
@@ -335,3 +335,20 @@ def test_as_many_are_listed_as_were_asked_for(limit: int | None, more: bool) -> 
     count = COUNT if limit is None else limit
     assert [op.id for op in listed.operations] == [f"op-{COUNT - place}" for place in range(count)]
     assert (listed.next is not None) is more
+
+
+@pytest.mark.parametrize(("path", "scope"), [("/v1/chat/completions", ""), ("/api/nodes", " --scope admin")])
+def test_the_hint_for_a_refused_key_asks_for_no_more_than_is_needed(path: str, scope: str) -> None:
+    kind = InvalidKey if path.startswith("/v1") else Unauthorized
+    body = refusal(kind("no")).body if path.startswith("/v1") else error_body(kind("no"), path)
+    target = Target("http://frontend", SecretStr("k"))
+    refused = refusal_of(target, ApiAnswer(401, body, None))
+
+    assert refused.hint.startswith(f"`remuda keys create NAME{scope}` on")
+
+
+def test_what_answers_without_words_of_a_frontend_is_none() -> None:
+    refused = refusal_of(Target("http://127.0.0.1:8000"), ApiAnswer(404, b"<html>not found</html>", None))
+
+    assert isinstance(refused, Misconfigured)
+    assert "HTTP status 404: that is not a Remuda frontend" in refused.message

@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from remuda.cli.output import one_line
-from remuda.cli.render import Column, ago, fitting, gib, show, span, used_of
+from remuda.cli.render import Column, ago, fitting, gib, part_of, show, span
 
 NOON = datetime(2026, 6, 1, 12, 0, tzinfo=UTC)
 
@@ -24,7 +24,7 @@ def test_bytes_are_shown_as_gib(size: int, text: str) -> None:
     [(20, 80, "20.0/80.0 GiB"), (0, 0, "-"), (-1, 80, "0/80.0 GiB"), (5, 200, "5.0/200 GiB")],
 )
 def test_a_share_is_unknown_without_a_total(used: int, total: int, text: str) -> None:
-    assert used_of(used << 30 if used > 0 else used, total << 30) == text
+    assert part_of(used << 30 if used > 0 else used, total << 30) == text
 
 
 @pytest.mark.parametrize(

@@ -206,6 +206,14 @@ def test_for_an_unknown_name_the_galleries_that_could_not_be_asked_are_named() -
     assert answer.retryable
 
 
+def test_addresses_of_galleries_are_not_told_with_every_unknown_name() -> None:
+    lost = replace(unreadable(), trouble="https://a.example/: refused; https://b.example/: refused")
+    answer = refused((lost,), "nosuch", machine())
+
+    assert "gallery localai cannot be used: it cannot be read now; remuda doctor says why" in answer.reason
+    assert "://" not in answer.reason
+
+
 def test_a_similar_name_comes_before_the_trouble_of_galleries() -> None:
     answer = refused((localai_like(), unreadable("never")), "lama-cpp", machine())
 

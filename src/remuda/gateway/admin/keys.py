@@ -6,7 +6,7 @@ from remuda.accounts.keys import ApiKey, KeyScope
 from remuda.core.errors import Invalid
 from remuda.core.hints import did_you_mean
 from remuda.gateway.guards import require_admin
-from remuda.gateway.messages import KeyPath, answer, gives, read_known, takes
+from remuda.gateway.messages import KNOWN_FILTERS, KeyPath, answer, gives, read_known, takes
 from remuda.gateway.services import Services, Svc
 from remuda.wire.admin import KeyRequest, KeyView, KeyViews
 from remuda.wire.nodes import NodeMessage
@@ -14,7 +14,7 @@ from remuda.wire.nodes import NodeMessage
 routes = APIRouter(prefix="/api/keys", tags=["keys"], dependencies=[Depends(require_admin)])
 
 
-@routes.get("", responses=gives(KeyViews, 401))
+@routes.get("", responses=gives(KeyViews, 400, 401), dependencies=[KNOWN_FILTERS])
 async def list_keys(svc: Svc) -> Response:
     """Active keys, without their secrets."""
     await svc.keyring.refresh()

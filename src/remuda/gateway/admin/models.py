@@ -13,6 +13,7 @@ from remuda.gateway import model_views as show
 from remuda.gateway.admin.operations import NotUnloaded, NotYetUnloaded, wait_for
 from remuda.gateway.guards import Admin, Caller, require_admin
 from remuda.gateway.messages import (
+    KNOWN_FILTERS,
     NO_BODY_FIELDS,
     ModelPath,
     NodePath,
@@ -52,13 +53,13 @@ from remuda.wire.serving import (
 routes = APIRouter(tags=["models"], dependencies=[Depends(require_admin)])
 
 
-@routes.get("/api/replicas", responses=gives(ReplicaViews, 401))
+@routes.get("/api/replicas", responses=gives(ReplicaViews, 400, 401), dependencies=[KNOWN_FILTERS])
 async def list_replicas(svc: Svc) -> Response:
     """Every replica there is, or is about to be."""
     return answer(ReplicaViews(replicas=await _replicas(svc)))
 
 
-@routes.get("/api/models", responses=gives(ModelItems, 401))
+@routes.get("/api/models", responses=gives(ModelItems, 400, 401), dependencies=[KNOWN_FILTERS])
 async def list_models(svc: Svc) -> Response:
     """Every configured model, with its replicas."""
     replicas, standings = await _replicas(svc), await svc.registry.standings()

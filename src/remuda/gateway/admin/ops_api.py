@@ -154,7 +154,9 @@ async def create_op(request: Request, svc: Svc, admin: Admin) -> Response:
 @routes.get("", responses=gives(OpViews, 400, 401), dependencies=[KNOWN_FILTERS])
 async def list_ops(
     svc: Svc,
-    state: Annotated[Literal["live", "finished", "all"], Query(description="Which to list.")] = "all",
+    state: Annotated[
+        Literal["live", "finished", "failed", "all"], Query(description="Which to list.")
+    ] = "all",
     kind: Annotated[tuple[Kind, ...], Query(description="One or several; none: all.")] = (),
     backend: Annotated[str, Query(max_length=1024, description="As it was asked for.")] = "",
     model: Annotated[str, Query(max_length=1024, description="Of a load or unload.")] = "",
@@ -171,7 +173,8 @@ async def list_ops(
     if not (backend + model + node + id).isprintable():
         raise Invalid("backend, model, node, id: must be printable text")
     which = Filter(
-        finished={"live": False, "finished": True, "all": None}[state],
+        finished={"live": False, "finished": True, "failed": True, "all": None}[state],
+        failed=state == "failed",
         kinds=frozenset(kind),
         backend=backend,
         model=model,
