@@ -173,7 +173,8 @@ def tiny(up: Frontend) -> str:
     models.mkdir(exist_ok=True)
     shutil.copy(tiny_model(), models / "tiny.gguf")
     parameters = {"model": "tiny.gguf", "ignore_eos": True}
-    add_model(up, "tiny", "llama-cpp", context_size=200, options=["step_seconds:1"], parameters=parameters)
+    limits = ["step_seconds:1"]
+    add_model(up, "tiny", "llama-cpp", context_size=200, threads=1, options=limits, parameters=parameters)
     return "tiny"
 
 

@@ -26,6 +26,7 @@ SMOL = ModelConfig.model_validate(
         "name": "smol",
         "backend": "llama-cpp",
         "context_size": 1024,
+        "threads": 1,  # Several would wait for each other busily, on cores that run other tests.
         "parameters": {"model": FILE, "temperature": 0},
     }
 )
