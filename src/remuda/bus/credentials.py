@@ -92,7 +92,7 @@ class Account:
         return self._keys.public
 
     def mint_frontend(self, name: str, *, now: datetime, ttl: timedelta | None = None) -> BusUser:
-        """A user without limits: frontends speak to everybody."""
+        """A user without limits: frontends publish everywhere."""
         return self._mint(f"frontend/{name}", f"remuda-frontend-{name}", {}, now, ttl)
 
     def mint_worker(

@@ -17,7 +17,7 @@ from pydantic import SecretBytes, SecretStr
 from structlog.typing import EventDict, Processor, WrappedLogger
 
 SENTENCES: Final[Mapping[str, str]] = {
-    "abandoned_replica_not_stopped": "a replica that nobody waits for any more could not be stopped",
+    "abandoned_replica_not_stopped": "an abandoned replica could not be stopped",
     "backend_broke_off": "a backend closed its connection in the middle of an answer",
     "backend_left_behind": "a backend process could not be stopped and is left behind",
     "backend_refused_connection": "a backend refused a connection",
@@ -67,7 +67,7 @@ SENTENCES: Final[Mapping[str, str]] = {
     "setting_has_no_effect_yet": "a setting has no effect yet",
     "stop_not_sent": "a worker could not be told to stop",
     "stopped_at_once": "stopped without waiting for what was running",
-    "stray_replica_found": "a model is running that nobody asked for",
+    "stray_replica_found": "a model is running that was not asked for",
     "subscription_refused": "the NATS server does not let this worker receive commands",
     "table_not_refreshed": "the list of replicas could not be read again",
     "upgrades_not_checked": "galleries could not be checked for upgrades",

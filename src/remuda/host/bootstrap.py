@@ -131,7 +131,7 @@ def prepare(environment: Path, ca: str | None) -> None:
 
 
 def install_launcher(program: Path) -> None:
-    """Make `remuda` a command of this user. Says what it did once; what somebody else put there stays."""
+    """Make `remuda` a command of this user. Says what it did once; another program of that name stays."""
     folder = launcher_folder()
     launcher = folder / PROGRAM
     content = f'#!/bin/sh\n{LAUNCHER_MARK}\nexec "{program}" "$@"\n'

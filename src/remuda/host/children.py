@@ -90,7 +90,7 @@ async def supervise(
 
     `on_start` runs in each life as soon as the process exists, and is cancelled when the process ends;
     ChildFailed raised in it ends that life. This reports started once the first `on_start` is through.
-    `on_end` is told how each life ended that nobody wanted to end, before the next one begins.
+    `on_end` is told how each life ended unasked, before the next one begins.
     """
     short_lives = 0
     reported = False
@@ -157,7 +157,7 @@ def _in_words(code: int | None) -> str:
 
 async def _start(spec: LaunchSpec, sink: int) -> anyio.abc.Process:
     argv = _command(spec)
-    with anyio.CancelScope(shield=True):  # Cancelled half-way, nobody would hold the process.
+    with anyio.CancelScope(shield=True):  # Cancelled half-way, the process would have no owner.
         try:
             process = await anyio.open_process(
                 argv,

@@ -1,6 +1,6 @@
 """Processes we started, with all they started in turn: known by marks, sessions and parents, never by a pid.
 
-As a program this is the warden, which ends those that nobody else will. A bare interpreter runs this very
+As a program this is the warden, which ends those that have no other owner. A bare interpreter runs this very
 file, so it imports the standard library only, and psutil where there is no /proc.
 """
 
@@ -125,7 +125,7 @@ if sys.platform == "linux":
         try:
             with open(f"/proc/{pid}/environ", "rb") as file:
                 text = file.read()
-        except OSError:  # Somebody else's, or gone.
+        except OSError:  # Another user's, or gone.
             return {}
         ours = (entry for entry in text.split(b"\0") if entry.startswith(_INSTANCE.encode()))
         return dict(entry.decode(errors="replace").partition("=")[::2] for entry in ours)

@@ -19,7 +19,7 @@ _SOCKET = re.compile(r"socket:\[(\d+)\]")
 
 
 def listen(host: str, port: int, *, setting: str = "--port") -> socket.socket:
-    """A socket already listening on that address, so that nobody can take it between check and use.
+    """A socket already listening on that address, so that no other process can take it between check and use.
 
     Raises Misconfigured, naming `setting`, when the address cannot be had.
     """
@@ -36,7 +36,7 @@ def listen(host: str, port: int, *, setting: str = "--port") -> socket.socket:
 def free_port(host: str, preferred: Iterable[int] = ()) -> int:
     """The first of `preferred` that is free on `host`, else one the system picks.
 
-    Nobody holds it when this returns: for a program that can only be told a number.
+    It is not held when this returns: for a program that can only be given a number.
     """
     for port in preferred:
         try:
@@ -47,7 +47,7 @@ def free_port(host: str, preferred: Iterable[int] = ()) -> int:
 
 
 def listeners(port: int) -> frozenset[int] | None:
-    """The sockets, by inode, that may get what is sent to this port of 127.0.0.1; None where nobody tells."""
+    """The sockets, by inode, that may get what is sent to this port of 127.0.0.1; None: unknown."""
     try:
         return frozenset(_listeners_in("tcp", port)) | frozenset(_listeners_in("tcp6", port))
     except OSError:

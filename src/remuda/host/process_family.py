@@ -106,7 +106,7 @@ class ProcessFamily:
 
     async def alive(self) -> list[Seen]:
         """The zombies that came to us when their parents died are cleared away meanwhile."""
-        # In a thread: a process that hangs in the kernel may hold whoever reads its environment.
+        # In a thread: reading the environment of a process that hangs in the kernel may block.
         found = await anyio.to_thread.run_sync(self.present, abandon_on_cancel=True)
         for seen in found:
             if seen.zombie and seen.parent == os.getpid() and seen.identity not in self._leaders:
@@ -183,7 +183,7 @@ class Warden:
         # Where there is no /proc it needs an installed package.
         bare = ["-I", "-S"] if sys.platform == "linux" else ["-I"]
         try:
-            with anyio.CancelScope(shield=True):  # Cancelled half-way, nobody would hold the process.
+            with anyio.CancelScope(shield=True):  # Cancelled half-way, the process would have no owner.
                 process = await anyio.open_process(
                     [sys.executable, *bare, descendants.__file__, self._owner, self._boot],
                     stdin=source,

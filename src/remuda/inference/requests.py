@@ -16,7 +16,7 @@ Penalty = Annotated[float, Meta(ge=-2, le=2)]
 Factor = Annotated[float, Meta(ge=0, le=100)]
 Span = Annotated[int, Meta(ge=-1, lt=1 << 31)]  # Of tokens; -1: all there are.
 Bias = Annotated[float, Meta(ge=-100, le=100)]
-# What is done for each of these holds up everybody else, so each has a bound that no real request comes near.
+# Work on each of these blocks the loop, so each has a bound that no real request comes near.
 MESSAGES_MAX: Final = 10_000
 PARTS_MAX: Final = 10_000  # Of one message.
 TOOLS_MAX: Final = 1000  # To be called, and called in one message.

@@ -117,9 +117,9 @@ class BlobStore:
 
     @asynccontextmanager
     async def claim(self, wanted: WantedBlob, on_bytes: OnBytes) -> AsyncIterator[Partial | Path]:
-        """The finished blob, or the right to finish it, which nobody else has while the block runs.
+        """The finished blob, or the right to finish it, which is exclusive while the block runs.
 
-        Waits as long as somebody else is at it and gets ahead; `on_bytes` hears how far they are.
+        Waits as long as another process makes progress with it; `on_bytes` hears how far they are.
         """
         waited = _Waited(wanted.name, on_bytes)
         while True:
@@ -165,7 +165,7 @@ class BlobStore:
         return blobs
 
     def sweep(self, keep: Set[str], budget_bytes: int, unused_since: datetime) -> Swept:
-        """Let go of blobs by reference, age and budget, and of partials nobody touched since.
+        """Let go of blobs by reference, age and budget, and of partials that were not touched since.
 
         Blocks on the disk. What another task or process holds stays, whatever the rules say.
         """
@@ -181,7 +181,7 @@ class BlobStore:
         return Swept(len(gone), partials.count, freed + partials.freed_bytes, kept)
 
     def sweep_partials(self, unused_since: datetime, *, dry_run: bool = False) -> SweptPartials:
-        """Let go of downloads that nobody went on with since; `dry_run` only counts. Blocks on the disk."""
+        """Let go of downloads that were not continued since; `dry_run` only counts. Blocks on the disk."""
         count = freed = 0
         for path in self._partials.glob("*"):
             with suppress(FileNotFoundError):
@@ -193,7 +193,7 @@ class BlobStore:
         return SweptPartials(count, freed)
 
     def discard(self, digest: str) -> bool:
-        """Let go of one blob; False when it is not there, or somebody holds it. Blocks on the disk."""
+        """Let go of one blob; False when it is not there, or it is in use. Blocks on the disk."""
         return _remove_unless_held(self.path(digest))
 
     def _found(self, wanted: WantedBlob) -> Path | None:
@@ -210,7 +210,7 @@ class BlobStore:
 
 
 class _Waited:
-    """For somebody else's download, which ends, breaks, or gets stuck."""
+    """For another process's download, which ends, breaks, or gets stuck."""
 
     def __init__(self, name: str, on_bytes: OnBytes) -> None:
         self._name = name

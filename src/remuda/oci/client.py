@@ -1,6 +1,6 @@
 """A client of OCI registries: names to digests, names to images, digests to streams of bytes.
 
-What it returns has the digest that was asked for; streams are checked by whoever reads them to the end.
+What it returns has the digest that was asked for; streams are checked as they are read to the end.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Set
@@ -147,7 +147,7 @@ class RegistryClient:
                     continue
                 yield stream_of(answer, blob.digest, "" if endpoint is registry else endpoint.registry)
                 return
-            assert failure is not None, "somebody was asked"
+            assert failure is not None, "at least one mirror was asked"
             raise failure
 
     async def _document(self, reference: Reference) -> tuple[str, ImageManifest | ImageIndex]:

@@ -310,7 +310,7 @@ class Appender:
 
     def _write(self) -> None:
         while (data := self._given.get()) is not None:
-            if self._failure is None:  # Else it is only taken, so that nobody waits for room.
+            if self._failure is None:  # Else it is only taken, so that no writer waits for room.
                 try:
                     self._partial.append(data)
                 except RemudaError as failure:

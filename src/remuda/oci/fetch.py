@@ -300,7 +300,7 @@ class _Download:
             self.suppliers, resumed = set(), False
 
     async def _fault(self) -> ContentRefused | None:
-        """What is wrong with all that arrived, whoever sent it; None when it is as promised."""
+        """What is wrong with all that arrived, whichever mirror sent it; None when it is as promised."""
         try:
             await self._complete()
         except ContentRefused as refused:

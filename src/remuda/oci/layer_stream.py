@@ -56,8 +56,8 @@ class _End(Generic[T]):
 def read_ahead(items: Iterator[T], ahead: int) -> Generator[T]:
     """The same items, made in a thread of their own, at most `ahead` of them before they are asked for.
 
-    What the items raise is raised here. Whoever stops early closes this generator, which returns when that
-    thread has ended: after the item it is at.
+    What the items raise is raised here. A caller that stops early closes this generator, which returns when
+    that thread has ended: after the item it is at.
     """
     made: SimpleQueue[T | _End[T]] = SimpleQueue()
     free = Semaphore(ahead)
@@ -71,7 +71,7 @@ def read_ahead(items: Iterator[T], ahead: int) -> Generator[T]:
                 free.acquire()
                 if stopped:
                     return
-        except Exception as error:  # Raised again by whoever asks for the item.
+        except Exception as error:  # Raised again where the item is read.
             failure = error
         made.put(_End(failure))
 
@@ -254,7 +254,7 @@ class ByteStream:
             pass
 
     def drain(self) -> None:
-        """Read to the end: checksums stand there, and whoever feeds the layer is not left waiting."""
+        """Read to the end: checksums stand there, and the feeding side is not left waiting."""
         for _ in self._chunks:
             pass
 

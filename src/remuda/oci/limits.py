@@ -33,7 +33,7 @@ CREDENTIAL_HELPER_S = 30.0
 CREDENTIAL_BYTES_MAX = 1 << 20
 
 CLAIM_POLL_S = 0.1  # How often a download that another task or process works on is looked at.
-CLAIM_STALL_S = 600.0  # Whoever has a claim for so long without a new byte is stuck.
+CLAIM_STALL_S = 600.0  # A claim without a new byte for so long is stuck.
 COPY_BYTES = 1 << 20
 CHUNKS_BEHIND_MAX = 2  # Of a download, arrived and not yet written: what a killed process loses.
 ARCHIVE_MEMBERS_MAX = 10_000  # Of an image saved to a file; a real one has a few per layer.

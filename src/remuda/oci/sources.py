@@ -408,5 +408,5 @@ def _size_of(path: Path) -> int:
 
 
 def _key(place: str) -> str:
-    """For bytes whose digest nobody knows yet: not two places at once, and no digest by its form."""
+    """For bytes whose digest is not known yet: not two places at once, and no digest by its form."""
     return f"from:{hashlib.sha256(place.encode()).hexdigest()}"

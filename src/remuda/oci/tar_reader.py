@@ -1,7 +1,7 @@
 """A strict, streaming reader of tar archives: v7, ustar, pax and GNU, sparse files included.
 
 It only ever reads forward, keeps one entry at a time, and refuses what it does not understand instead of
-guessing or stopping early. It judges no names: that is for whoever unpacks.
+guessing or stopping early. It does not judge names: that is the unpacker's job.
 """
 
 import re

@@ -124,7 +124,7 @@ class ColdPath:
 
 def _news_may_come(answer: Answer, spent_s: float) -> bool:
     """A backend that was registered on a machine a moment ago is in its worker's next report, which is on its
-    way: until then nobody knows whether what is missing is missing."""
+    way: until then it may only seem to be missing."""
     return isinstance(answer, Unplaceable) and answer.backend_unknown and spent_s < _NEWS_S
 
 

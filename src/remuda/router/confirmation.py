@@ -29,7 +29,7 @@ _UNCONFIRMED_S: Final = 15.0
 _STALE_S: Final = 5.0  # A table that was read from the store so long ago needs to be confirmed.
 
 Answers = Mapping[RouteId, bool | None]
-"""Whether it is there; None: nobody answered."""
+"""Whether it is there; None: no answer."""
 
 
 def confirmed_at(

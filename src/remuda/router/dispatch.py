@@ -19,7 +19,7 @@ from remuda.router.loading import Loading, LoadStatus, Meanwhile, ModelUnknown, 
 from remuda.router.table import Route, choose
 from remuda.router.usage import RequestLedger
 
-_TABLE_S: Final = 1.0  # After which whoever loads is asked again.
+_TABLE_S: Final = 1.0  # After which the load is asked for again.
 _TOLD_S: Final = 1.0  # So often frontends tell each other what they have in flight.
 _TRIES_MAX: Final = 16  # Of one request, however many replicas are in the table.
 _PROCESSED_MAX: Final = 2  # Replicas that may have worked on one request: it may be what makes them crash.
@@ -31,7 +31,7 @@ class WaitLimits:
 
     load_s: float | None = 60.0  # For a model that is being loaded; None: for as long as it takes.
     seat_s: float = 60.0  # For a replica that is full.
-    waiting_max: int = 512  # Per model; whoever comes then is told at once to come back.
+    waiting_max: int = 512  # Per model; later ones are refused at once.
 
 
 @dataclass(slots=True)
@@ -223,7 +223,7 @@ class RequestDispatcher:
     async def _in_line(self, model: str, routing: RoutingRecord, deadline_s: float) -> Route | None:
         """A seat: first come, first served. None: all replicas are gone.
 
-        Only the first in the line looks for what frees seats elsewhere; whoever leaves it calls the next."""
+        Only the first in the line looks for what frees seats elsewhere; each that leaves calls the next."""
         line, turn = self._lines[model], anyio.Event()
         line.append(turn)
         try:
@@ -236,7 +236,7 @@ class RequestDispatcher:
                         f"every replica of {model} was busy for {self._waits.seat_s:.0f} s",
                         hint="try again in a while, or let more replicas be loaded",
                     )
-                if turn.is_set():  # Somebody who had just come was quicker: this place is kept.
+                if turn.is_set():  # A newcomer was quicker: this place is kept.
                     turn = anyio.Event()
                     line.appendleft(turn)
                 await (self._first_called(turn, left_s) if line[0] is turn else _called(turn, left_s))

@@ -105,7 +105,7 @@ class Tables:
             self._publish()
 
     def hold_back(self, unconfirmed: frozenset[RouteId]) -> None:
-        """Do not choose these, of which nobody knows whether they are there; all others are taken back."""
+        """Do not choose these, which are unconfirmed; all others are taken back."""
         if unconfirmed != self.held_back:
             self.held_back = unconfirmed
             self._publish()
@@ -245,7 +245,7 @@ class TableKeeper:
             failed, why = self._failed
             if why is not None and wait and failed >= begun_before and failed > self._done:
                 raise why
-            if self._done <= begun_before:  # Else somebody began to look after we had asked.
+            if self._done <= begun_before:  # Else a later reading has begun.
                 self._begun += 1
                 await self._read()
 
@@ -301,7 +301,8 @@ class TableKeeper:
         self._note_unloading(rows)
 
     def _note_unloading(self, rows: Replicas) -> None:
-        """Whoever sees it tells those who cannot read the store, also if the one that marked it died."""
+        """Any frontend that sees it tells those that cannot read the store, for the one that marked it may
+        have died."""
         before = self._unloading
         marked = (row for row in rows.rows if row.state is ReplicaState.UNLOADING)
         self._unloading = frozenset(Unloading.of(row) for row in marked)

@@ -65,7 +65,7 @@ class Suspects:
     async def _look(self, route: Route, suspect: Suspect) -> None:
         try:
             found = await self._settle(route, suspect)
-            # For what follows nobody has to wait.
+            # No request waits for what follows.
             if found is not None:
                 await self._inspector.follow_up(suspect, found)
             if route.id in self._away:

@@ -34,7 +34,7 @@ class Route:
     endpoint: ReplicaEndpoint
     instance: str = ""
     change: int = 0  # Of its row: after another load at the same place it is another route.
-    parallel: int = 0  # How many requests it takes at once; 0: nobody knows.
+    parallel: int = 0  # How many requests it takes at once; 0: unknown.
     vram_free: int = 0
     silent: bool = False  # Its node is overdue: others are preferred.
     worker: ReplicaEndpoint | None = None  # The HTTP server of the worker that runs it.

@@ -97,7 +97,7 @@ class ModelCatalogue:
 
     @property
     def unreadable(self) -> Collection[str]:
-        """Models that only a later release understands, or nobody: not for this frontend to judge."""
+        """Models that this release cannot read; a later one may."""
         return self._refused.keys()
 
     @property
@@ -120,7 +120,7 @@ class ModelCatalogue:
 
     async def refresh(self) -> None:
         """Read the store again. Raises what the store does; what was known then stays known, and so does what
-        somebody has read who began later and was quicker."""
+        a later and quicker reading has brought."""
         self._looks += 1
         look = self._looks
         stored = await self._store.models()

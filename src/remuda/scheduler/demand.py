@@ -149,7 +149,7 @@ class NoRoomYet:
 @dataclass(frozen=True, slots=True)
 class GivenUp:
     """People have unloaded it while it was being loaded, and meant that: who waits for that load is told so.
-    Only somebody who comes after begins another.
+    Only a later request begins another.
 
     Every frontend reads this from the operation, wherever the unload was asked for: it was cancelled, or
     replaced by an unload, though it loads the present configuration. Upkeep gives up only others."""
@@ -170,7 +170,7 @@ class Placer(Protocol):
 
 
 class Demand:
-    """`run` looks, for whoever asks. `table` is read again before anything is begun."""
+    """`run` does the looking for all callers. `table` is read again before anything is begun."""
 
     def __init__(
         self,

@@ -1,6 +1,6 @@
 """Inspects a replica that failed a request, and removes it when its process is gone or another.
 
-One that cannot be reached, on a node whose worker does not answer either, is not forgotten, for nobody has
+One that cannot be reached, on a node whose worker does not answer either, is not forgotten, for no one has
 said that it is gone.
 """
 

@@ -87,7 +87,7 @@ class Loader:
 
     async def load(self, step: Step) -> Ending:
         """None when the replica answers. Any other end leaves no row, and no process: one that refused its
-        model would hold memory that nobody sees."""
+        model would hold memory unseen."""
         found = await self._claimed(step)
         if not isinstance(found, tuple):
             return found
@@ -203,7 +203,7 @@ class _Load:
 
     async def _go(self, scope: anyio.CancelScope) -> Problem | None:
         try:
-            if self._step.attempt > 1:  # Somebody else began this, and is gone.
+            if self._step.attempt > 1:  # Another frontend began this, and is gone.
                 await stop_process(self._deps.worker, self.replica)
             self._check_paths(await self._standing())
             await self._room()
@@ -364,7 +364,7 @@ def load_entered(now_s: float, expires_s: float, load: timedelta) -> float:
     return max(expires_s, now_s + (load + _STALL).total_seconds())
 
 
-_ON_ITS_WAY = (ReplicaState.STAGING, ReplicaState.LOADING)  # Whoever loads these finds out by itself.
+_ON_ITS_WAY = (ReplicaState.STAGING, ReplicaState.LOADING)  # Their loader finds out by itself.
 
 
 class ReplicaWork:

@@ -109,7 +109,7 @@ def _supplied(held: Supply, draft: Draft) -> Supply:
 
 
 def _of_build(supply: Supply, name: str, uri: str) -> Supply:
-    """Whoever has a GPU and a build that says nothing of it is taken to use it."""
+    """A node with a GPU is taken to use it where its build does not say."""
     entry = GalleryEntry(name, line=0, uri=uri)
     says_cpu = _CPU.search(f"{name} {uri}".lower()) is not None and not uses_gpu(entry)
     return replace(supply, on_cpu=entry.builtin or says_cpu, builtin=entry.builtin)
@@ -191,7 +191,7 @@ def _offer(need: Need, view: ObservedNode, rows: Sequence[Replica], fleet: Place
 def _passing(standing: Standing, *, unreached: bool) -> bool:
     """Whether a node that takes no replicas now is likely to soon, by itself. A worker that was killed may be
     started again: which frontend has noticed that first makes no difference. One that is heard but cannot be
-    dialled stays as it is until somebody opens its port."""
+    dialled stays as it is until its port is opened."""
     node = standing.node
     if standing.uncommandable or not node.approved or node.drained or node.leaving:
         return bool(node.ended)
@@ -252,7 +252,7 @@ def _unified(figures: Resources) -> bool:
 def _free(node: Node, budget: int | None, rows: Sequence[Replica]) -> tuple[int, int]:
     """VRAM and RAM. A budget caps what replicas use together, whatever others on that machine leave free. So
     does all RAM there is: a report takes weights that are only mapped for free. Less than nothing, where more
-    is used than may be: whoever is to go has to make up for that as well."""
+    is used than may be: what is unloaded has to make up for that as well."""
     figures = node.resources
     unified = _unified(figures)
     in_vram = [row for row in rows if row.in_vram]

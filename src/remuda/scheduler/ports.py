@@ -83,7 +83,7 @@ class WorkerCommands(Protocol):
     async def stop(self, node: NodeId, request: ModelStop) -> ModelStopReply: ...
 
     async def stop_unheard(self, node: NodeId, key: ReplicaKey) -> None:
-        """Whatever process it started under this key, for which nobody heard an address. Nothing answers."""
+        """Whatever process it started under this key, whose address never arrived. Nothing answers."""
         ...
 
     async def running(self, node: NodeId) -> ModelsRunningReply: ...
@@ -118,7 +118,7 @@ class RoutingTable(Protocol):
 
 class OpSignal(Protocol):
     def notify(self) -> None:
-        """Operations were written here: whoever moves them on looks at once, on every frontend."""
+        """Operations were written here: the reconcilers of all frontends look at once."""
         ...
 
 

@@ -33,7 +33,7 @@ ReadFleet = Callable[[], Awaitable[tuple[Sequence[ObservedNode], Sequence[Readin
 @dataclass(frozen=True, slots=True)
 class PlacementInputs:
     """What placing goes by. `here` are this machine's own workers: our folder of models is theirs. `shared`:
-    it is everybody's. `checks_disk`: a disk that is too full for a backend is a reason. `frontend` is this
+    it is for all nodes. `checks_disk`: a disk that is too full for a backend is a reason. `frontend` is this
     one: nodes that it cannot dial are left out, whatever other frontends can."""
 
     read_fleet: ReadFleet
@@ -46,7 +46,7 @@ class PlacementInputs:
 
 class ReplicaPlacer:
     """Implements scheduler.demand.Placer. A new replica to load is a row and an operation: `table` and
-    `signal` tell everybody of both."""
+    `signal` tell all frontends of both."""
 
     def __init__(
         self,

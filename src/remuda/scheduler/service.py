@@ -209,7 +209,7 @@ class Models:
         return [await self._operations.view(op) for op in ops]
 
     async def failures(self, name: str = "") -> Mapping[str, ModelProblem]:
-        """Why the last load of a model failed, if it did and nobody has changed or dismissed anything since,
+        """Why the last load of a model failed, if it did and nothing was changed or dismissed since,
         nor removed the node: of one model, or of all, as far back as the latest loads go. And what is wrong
         with a configuration that came as a file: one that is added is refused for it."""
         loads = Filter(kinds=_LOADS, model=name, dismissed=True, limit=1 if name else _LOADS_LOOKED_AT)

@@ -1,5 +1,5 @@
-"""Unloads one replica in two phases: nobody routes to it any more and what is in flight ends; then its
-process is stopped, and only then it is forgotten. One that goes for want of use stays if somebody uses it
+"""Unloads one replica in two phases: it leaves the routing tables and what is in flight ends; then its
+process is stopped, and only then it is forgotten. One that goes for want of use stays if it is used
 after all, up to the last moment."""
 
 from collections.abc import Awaitable, Callable, Collection, Iterable
@@ -30,7 +30,7 @@ _USED_AGAIN: Final = NotNeeded("not needed any more: it was used again")
 
 @dataclass(frozen=True, slots=True)
 class _Going:
-    """A replica that is marked. `idle_since`: it goes only if nobody has used it since then; None: by all
+    """A replica that is marked. `idle_since`: it goes only if it was not used since then; None: by all
     means."""
 
     replica: Replica

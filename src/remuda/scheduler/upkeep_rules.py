@@ -87,7 +87,7 @@ class Scene:
 
 
 def to_ask(replicas: Replicas, nodes: Mapping[NodeId, ObservedNode], memory: DriftMemory) -> list[NodeId]:
-    """Nodes without reports, with replicas of which nobody has heard for a while, or since it registered
+    """Nodes without reports, with replicas that were not confirmed for a while, or since it registered
     again: that may have been a restart."""
     return sorted(
         {
@@ -162,7 +162,7 @@ def _verdict(row: Replica, scene: Scene, memory: DriftMemory) -> _Verdict:
     sequence = view.report.sequence
     if before is None or before.sequence == sequence:
         return before or Noticed(now, sequence)
-    return Drop(row, f"its process on {node.name} is gone")  # Somebody may have stopped it, and meant that.
+    return Drop(row, f"its process on {node.name} is gone")  # It may have been stopped on purpose.
 
 
 def _ended(row: Replica, reported: RunningReplica, node: str) -> Drop | None:
@@ -223,7 +223,7 @@ def _strays(scene: Scene, memory: DriftMemory) -> tuple[list[Stray], Mapping[_Pr
 
 
 def _unknown(scene: Scene) -> Iterator[tuple[Stray, int]]:
-    """Models' processes that no row stands for and nobody is loading, with the report that tells of them."""
+    """Models' processes that have no row and no load under way, with the report that tells of them."""
     rows = {(row.node, row.key): row for row in scene.replicas.rows}
     for node, view in scene.nodes.items():
         if view.report is None or not is_up(view.standing):

@@ -88,7 +88,7 @@ async def stop_given_up(worker: WorkerCommands, replica: Replica) -> None:
 
 async def stop_key(worker: WorkerCommands, replica: Replica) -> None:
     """Whatever its worker runs under this key, also a process that it started when the one we knew crashed.
-    Only while the row stands: then nobody else may use the key."""
+    Only while the row stands: then the key is taken."""
     order = _stop_order(replica)
     if not replica.instance:
         await stop_given_up(worker, replica)
@@ -171,7 +171,7 @@ def by_lists(
     lists: Lists, key: ReplicaKey, backend: str, memory: AnswerMemory
 ) -> tuple[AnswerVerdict, AnswerMemory]:
     """A backend that is being fetched runs nowhere yet. One that is there starts within a moment: if it does
-    not, nobody is at it."""
+    not, it is not being worked on."""
     if any(key == (one.model_id, one.replica_index) for one in lists.running):
         return AnswerVerdict.ASK_AGAIN, memory
     if lists.moved > memory.moved or not _has(lists.installed, backend):

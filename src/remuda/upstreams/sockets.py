@@ -75,7 +75,7 @@ def vanished(error: Exception | None) -> bool:
 
 
 def turned_away(error: OSError) -> bool:
-    """Whether nobody serves at the address, which was reached. By its words, for of a name with several
+    """Whether nothing listens at the address, which was reached. By its words, for of a name with several
     addresses they are all that is left of each."""
     return any(f"[Errno {number}]" in str(error) for number in (errno.ECONNREFUSED, errno.ECONNRESET))
 

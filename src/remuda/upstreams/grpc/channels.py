@@ -109,7 +109,7 @@ def method_path(method: str) -> str:
 
 
 class _Attempt:
-    """To connect; whoever needs the connection waits for the same one, and shares its failure."""
+    """To connect; all callers wait for the same one, and shares its failure."""
 
     def __init__(self) -> None:
         self.over = anyio.Event()
@@ -129,7 +129,7 @@ class Channel:
         self._closed = False
 
     async def call(self, method: str, *request: bytes | memoryview) -> Http2Stream:
-        """Begin a call, to be read from and given up by whoever gets it. CallFailed when that cannot be.
+        """Begin a call, to be read and given up by the caller. CallFailed when that cannot be.
 
         The request may come in pieces, which are put together once.
         """
@@ -204,7 +204,7 @@ class GrpcCall:
         return self
 
     def detached(self) -> Http2Stream:
-        """The call itself, for somebody else to read and to give up."""
+        """The call itself, for the caller to read and to give up."""
         self._detached = True
         return self._stream
 

@@ -35,7 +35,7 @@ class GrpcEngine:
         self._http = http
 
     async def load(self, endpoint: ReplicaEndpoint, model: ModelConfig, place: Place) -> None:
-        """Takes as long as it takes: whoever calls this says how long that may be."""
+        """Has no time limit of its own: the caller sets one."""
         if endpoint.protocol == HTTP:
             await self._until_it_answers(endpoint, model)
             return

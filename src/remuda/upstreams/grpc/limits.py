@@ -12,4 +12,4 @@ HTTP_CALL_S = 5.0
 HTTP_MISSING_S = 15.0  # For a worker to say again that a server runs which it has said to run.
 INPUTS_MAX = 2048  # Of one request for embeddings, and documents to be ranked.
 GENERATIONS_MAX = 256  # Of one request: prompts, times the answers wanted for each.
-LOAD_S = 24 * 3600.0  # No load takes longer; whoever waits for one sets the bound that counts.
+LOAD_S = 24 * 3600.0  # No load takes longer; its caller sets the bound that counts.

@@ -36,7 +36,7 @@ from remuda.upstreams.http2.stream import Http2Stream
 
 class LeftCall:
     """A call whose client has left, read until the engine's present step is over: an engine that is held in
-    it is ended, and nobody else would learn by which grammar. `failed` is told how the call failed."""
+    it is ended, and no other frontend would learn by which grammar. `failed` is told how the call failed."""
 
     def __init__(self, tasks: TaskOwner, failed: Callable[[CallFailed], None]) -> None:
         self._tasks = tasks

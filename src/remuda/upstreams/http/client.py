@@ -21,7 +21,7 @@ from remuda.upstreams import sockets
 from remuda.upstreams.sockets import turned_away
 
 _JOINED_BYTES_MAX: Final = 64 << 10  # Copying a body to its head costs less than two buffers do, up to here.
-HELD_BYTES_MAX: Final = 256 << 10  # Of a body that nobody has taken yet; the socket then waits.
+HELD_BYTES_MAX: Final = 256 << 10  # Of the unread part of a body; the socket then waits.
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,18 +32,18 @@ class HttpTimeouts:
     whole_s: float = 3600.0  # To the beginning of an answer that is not streamed: all of it is made before.
     silence_s: float = 300.0  # Before a streamed answer, and between two pieces of any.
     idle_s: float = 30.0  # Less than our workers keep a connection.
-    idle_max: int = 64  # Connections to one address that nobody uses now.
+    idle_max: int = 64  # Idle connections to one address.
 
 
 class ServerTurnedAway(UpstreamFailed):
-    """Nobody serves at the address: it was reached, and refused the connection or dropped it at once."""
+    """Nothing listens at the address: it was reached, and refused the connection or dropped it at once."""
 
     def __init__(self, message: str, *, unsent: bool = True) -> None:
         super().__init__(Fault.UNREACHABLE, message, unsent=unsent)
 
 
 class HttpConnection(asyncio.Protocol):
-    """Belongs to whoever asked through it, until it is given back to its pool."""
+    """Belongs to one request, until it is given back to its pool."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, timeouts: HttpTimeouts) -> None:
         self._loop = loop
@@ -53,7 +53,7 @@ class HttpConnection(asyncio.Protocol):
         self._waiter: asyncio.Future[None] | None = None
         self._asked = False
         self._sent_s = math.inf
-        self._deadline_s = math.inf  # Of whoever waits for something to come.
+        self._deadline_s = math.inf  # Of the read that waits.
         self._begins_within_s = timeouts.whole_s
         self._forget()
 
@@ -68,7 +68,7 @@ class HttpConnection(asyncio.Protocol):
         self._framing_bytes = 0
         self._failure: UpstreamFailed | None = None
 
-    # For whoever asks.
+    # For callers.
 
     async def ask(self, head: bytes, body: bytes, *, streamed: bool = False) -> None:
         """Send a request and wait for the head of its answer: `status`, and `headers` by lower-case names."""
@@ -116,7 +116,7 @@ class HttpConnection(asyncio.Protocol):
             self._transport.abort()
 
     def hurry(self, now_s: float) -> None:
-        """Fail the exchange if whoever waits has waited long enough, by the loop's clock, or if the other
+        """Fail the exchange if the reader has waited long enough, by the loop's clock, or if the other
         machine is gone."""
         if self._transport is not None and sockets.unacknowledged(self._transport, now_s - self._sent_s):
             self._fail(self._cut_off())
@@ -164,7 +164,7 @@ class HttpConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if not self._asked:
-            self.abort()  # Nobody asked for anything.
+            self.abort()  # No request is open.
             return
         self._spoken = True
         self._framing_bytes += len(data)
@@ -283,8 +283,8 @@ class Pool:
     async def exchange(
         self, address: ServerAddress, head: bytes, body: bytes, *, streamed: bool = False
     ) -> HttpConnection:
-        """Send a request, and wait until its answer begins. Whoever gets the connection reads the answer by
-        `piece`, and gives the connection back by `release`, whatever happens."""
+        """Send a request, and wait until its answer begins. The caller reads the answer by `piece`, and gives
+        the connection back by `release`, whatever happens."""
         kept = self._kept(address)
         if kept is not None:
             try:

@@ -216,7 +216,7 @@ def _usage_of(usage: _Usage | None) -> Usage | None:
 
 
 def _logprobs_in(logprobs: msgspec.Raw) -> bytes:
-    """As `Delta` has them; empty for those that nobody could read."""
+    """As `Delta` has them; empty for those that could not be read."""
     try:
         content = _logprobs.decode(logprobs).content
         if content is not None:

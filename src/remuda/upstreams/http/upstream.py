@@ -283,7 +283,7 @@ def _changed_members(call: InferenceCall, *, decoded: bool) -> Mapping[str, obje
 
 
 async def rewritten(body: bytes, changed: Mapping[str, object]) -> bytes:
-    """Of a large request only the outline is parsed, so that it holds nobody up."""
+    """Of a large request only the outline is parsed, so that it does not block the loop."""
     if len(body) <= limits.PARSED_AT_ONCE_BYTES_MAX:
         return with_members(body, changed)
     outline = await outlined(body)

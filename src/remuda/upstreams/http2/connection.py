@@ -78,7 +78,7 @@ class Http2Connection(asyncio.Protocol):
         )  # Those that could, were there room for all.
         self._congested = False
 
-    # For whoever calls.
+    # For callers.
 
     async def introduced(self) -> None:
         """Wait until the server has introduced itself. CallFailed when it does not."""
@@ -275,7 +275,7 @@ class Http2Connection(asyncio.Protocol):
         self._pump()
 
     def _take_promise(self, flags: int, stream_id: int, payload: bytes) -> None:
-        raise Violation(Code.PROTOCOL_ERROR, "nobody asked for promises")
+        raise Violation(Code.PROTOCOL_ERROR, "unexpected PUSH_PROMISE frame")
 
     # How it is done.
 
@@ -355,7 +355,7 @@ _TAKERS: Final[dict[int, Callable[[Http2Connection, int, int, bytes], None]]] = 
 
 
 async def dial(address: str) -> Http2Connection:
-    """`address`: host:port, with brackets where a host has colons. CallFailed when nobody introduces himself;
+    """`address`: host:port, with brackets where a host has colons. CallFailed without a SETTINGS frame;
     a port that is closed tells at once."""
     parts = host_and_port(address)
     if parts is None:

@@ -49,7 +49,7 @@ class Unreachable(CallFailed):
 
 
 class BackendTurnedAway(Unreachable):
-    """Nobody serves at the address: it was reached, and refused the connection or dropped it at once."""
+    """Nothing listens at the address: it was reached, and refused the connection or dropped it at once."""
 
 
 class Unprocessed(CallFailed):

@@ -3,7 +3,7 @@
 CONNECT_S = 5.0  # Until the server has introduced itself.
 SENT_BYTES_MAX = 50 << 20  # Of one message: what LocalAI's peers and ours take.
 RECEIVED_BYTES_MAX = 64 << 20
-WINDOW_BYTES = 65_535  # Of messages that nobody has read yet, for each call; what HTTP/2 begins with.
+WINDOW_BYTES = 65_535  # Of unread messages, for each call; what HTTP/2 begins with.
 HEADERS_BYTES_MAX = 64 << 10  # As sent, and as unpacked.
 BLOCKS_KNOWN_MAX = 64  # Blocks of headers that are known by sight.
 UNREAD_BYTES_MAX = 1 << 20  # Of what we sent, when the server wants more answers without having read it.

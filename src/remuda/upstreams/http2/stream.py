@@ -132,7 +132,7 @@ class Http2Stream:
         return self._ready.popleft()
 
     def close(self) -> None:
-        """Nobody reads any more."""
+        """The reader has left."""
         if not self._ended:
             self.give_up(HungUp())
 
