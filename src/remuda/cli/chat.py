@@ -187,8 +187,7 @@ class _Waiting:
         self._timer.daemon = True
 
     def __enter__(self) -> Self:
-        if self._on_terminal:
-            self._timer.start()
+        self._timer.start()
         return self
 
     def __exit__(

@@ -13,6 +13,7 @@ from anyio.abc import TaskStatus
 from remuda.core import limits
 from remuda.core.errors import RemudaError
 from remuda.core.ids import BootId, FrontendId, NodeId
+from remuda.core.os_errors import os_reason
 from remuda.core.reach import host_and_port
 from remuda.fleet.health import Reachability, Standing, Thresholds
 from remuda.fleet.model import Dial, Node, NodeType
@@ -132,9 +133,20 @@ async def call(address: str) -> str:
         return "its host name cannot be resolved here"
     except (anyio.EndOfStream, anyio.BrokenResourceError):
         return "the connection was closed"
-    except OSError:
-        return "the connection was refused"
+    except OSError as error:
+        return _why_not_connected(error)
     return "" if answer.startswith(b"HTTP/1.") else "something else answers there"
+
+
+def _why_not_connected(error: OSError) -> str:
+    """The library raises an error of its own, because of one or several of the system."""
+    cause = error.__cause__ or error
+    each = cause.exceptions if isinstance(cause, BaseExceptionGroup) else (cause,)
+    found = [one for one in each if isinstance(one, OSError)] or [error]
+    if any(isinstance(one, ConnectionRefusedError) for one in found):
+        return "the connection was refused"
+    reason = os_reason(found[0])
+    return reason[:1].lower() + reason[1:]
 
 
 class Dialer:

@@ -48,6 +48,11 @@ async def test_nobody_there_is_said_in_words() -> None:
     assert await call(f"127.0.0.1:{free_port('127.0.0.1')}") == "the connection was refused"
 
 
+async def test_a_machine_that_cannot_be_reached_is_not_said_to_refuse() -> None:
+    """The system refuses to connect to broadcast addresses, as it does where there is no route."""
+    assert await call("255.255.255.255:80") in {"network is unreachable", "permission denied"}
+
+
 @pytest.mark.parametrize(
     ("answer", "problem"),
     [
