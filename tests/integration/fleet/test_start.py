@@ -18,7 +18,8 @@ def test_banner_tells_where_things_are_and_how_to_let_others_in(up: Frontend) ->
     assert f"API         {up.url}\n" in up.shown
     assert f"Data        {up.data_dir}\n" in up.shown
     assert "This node   up: healthy" in up.shown
-    assert "To let other machines in: remuda up --lan" in up.shown
+    again = "To let other machines in: remuda up --name up --heartbeat-interval 500ms --port 0 --lan\n"
+    assert again in up.shown, "with the flags that it was given"
 
 
 def test_what_it_keeps_is_for_its_owner_only(up: Frontend) -> None:
