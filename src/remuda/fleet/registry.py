@@ -20,6 +20,7 @@ from remuda.fleet.health import Fleet, Standing, Thresholds
 from remuda.fleet.heartbeats import HeartbeatIntake
 from remuda.fleet.identity import Caller, DerivedTokens, NodeTokens, proven
 from remuda.fleet.model import Candidate, HistoryEntry, Identification, Node, StoredBusTrouble
+from remuda.fleet.node_views import current_report
 from remuda.fleet.ports import BusCredentials, CredentialIssuer, FleetStore, KnownName, Note, StopSender
 from remuda.fleet.registration import Admit, Decision, Desk, Hold, Refuse, Supersede, receive, succeeded
 
@@ -236,10 +237,16 @@ class Registry:
                 raise NodeRemoved("this node was removed by an administrator") from error
             raise
 
-    async def note_lost(self, node_id: NodeId, detail: str) -> None:
-        """Note in the node's history that a replica is gone without being unloaded. If that cannot be written
-        now, the log alone has it."""
+    async def note_lost(self, node_id: NodeId, replica: str, why: str, instance: str = "") -> None:
+        """Note in the node's history that a replica is gone without being unloaded: why, or what its worker
+        reports to have stopped this instance for. If that cannot be written now, the log alone has it."""
+        detail = f"{replica}: {why}"
         try:
+            [node] = (await self._store.one(node_id)).nodes
+            report = current_report(node) if instance else None
+            stopped = () if report is None else report.stopped
+            told = next((one.why for one in stopped if one.instance == instance), why)
+            detail = f"{replica}: {told}"
             await self._store.amend(node_id, lambda node: node, Note("replica_lost", detail))
         except RemudaError as error:
             log.warning("lost_replica_not_noted", node=node_id, detail=detail, reason=error.message)

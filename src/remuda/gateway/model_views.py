@@ -7,11 +7,12 @@ from typing import Final
 from remuda.core import limits
 from remuda.core.ids import ReplicaKey
 from remuda.fleet.health import Reachability, Standing
+from remuda.fleet.node_views import current_report
 from remuda.gateway.services import Services, Serving
 from remuda.models.memory import known_context
 from remuda.router.loading import LoadStatus
 from remuda.scheduler.catalogue import Catalogued
-from remuda.scheduler.model import Replica, ReplicaState
+from remuda.scheduler.model import Replica, ReplicaState, why_stopped
 from remuda.scheduler.service import ModelProblem
 from remuda.wire.codec import GO_ZERO_TIME
 from remuda.wire.nodes import ModelRow, NodeView, Report
@@ -93,9 +94,20 @@ def _unconfirmed_since(standing: Standing | None) -> datetime | None:
 async def model_rows(svc: Services) -> list[ModelRow]:
     """Every replica there is. Those of an earlier boot of their worker are about to be forgotten."""
     boots = {one.node.id: one.node.boot_id for one in await svc.registry.standings()}
-    rows = await svc.serving.models.replicas()
-    there = (row for row in rows if row.node not in boots or _of_this_boot(row, boots[row.node]))
+    there = (
+        row for row in await replicas(svc) if row.node not in boots or _of_this_boot(row, boots[row.node])
+    )
     return [_model_row(row, svc.serving) for row in there]
+
+
+async def replicas(svc: Services) -> list[Replica]:
+    """Without those that their workers report to have stopped: they are about to be forgotten."""
+    reports = {
+        one.node.id: current_report(one.node)
+        for one in await svc.registry.standings()
+        if one.node.report is not None and '"stopped"' in one.node.report.body  # Seldom: few are parsed.
+    }
+    return [row for row in await svc.serving.models.replicas() if not why_stopped(row, reports.get(row.node))]
 
 
 def counted(view: NodeView, replicas: Iterable[Replica], in_flight: Callable[[ReplicaKey], int]) -> NodeView:

@@ -19,7 +19,15 @@ from remuda.fleet.model import labels_match
 from remuda.fleet.verdicts import ObservedNode, takes_requests
 from remuda.inference.model import ReplicaEndpoint
 from remuda.models.config import ModelConfig
-from remuda.scheduler.model import HTTP, Replica, Replicas, ReplicaState, endpoint_of, worker_endpoint
+from remuda.scheduler.model import (
+    HTTP,
+    Replica,
+    Replicas,
+    ReplicaState,
+    endpoint_of,
+    why_stopped,
+    worker_endpoint,
+)
 
 RouteId = tuple[ReplicaKey, int]
 
@@ -141,6 +149,8 @@ def _gone(row: Replica, view: ObservedNode) -> bool:
     """Whether its report says so. That a process is missing counts only if it was to be there by then."""
     if view.report is None or not row.instance:
         return False
+    if why_stopped(row, view.report):
+        return True
     for replica in view.report.replicas:
         if (
             replica.instance == row.instance

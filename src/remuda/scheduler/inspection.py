@@ -82,8 +82,8 @@ class Inspector:
         if suspect.fault is Fault.NOT_LOADED:
             await self._stop(found.forgotten)
         else:
-            detail = f"{suspect.key}: its process on {suspect.node_name} is gone"
-            await self._history.note_lost(suspect.node, detail)
+            why = f"its process on {suspect.node_name} is gone"
+            await self._history.note_lost(suspect.node, str(suspect.key), why, suspect.instance)
 
     async def answers(self, suspect: Suspect) -> bool:
         return bool(await self._engine.healthy(suspect.endpoint))

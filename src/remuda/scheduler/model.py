@@ -12,7 +12,7 @@ from remuda.fleet.identity import NodeTokens
 from remuda.fleet.model import Node
 from remuda.inference.model import ReplicaEndpoint
 from remuda.ops.model import OpId, UnloadReason
-from remuda.wire.nodes import CutOffFile
+from remuda.wire.nodes import CutOffFile, Report
 
 REASONS_MAX: Final = 3  # In one sentence.
 _NAMED_MAX: Final = 8  # Nodes that have the same reason, out of many.
@@ -203,3 +203,11 @@ def worker_endpoint(node: Node, tokens: NodeTokens) -> ReplicaEndpoint | None:
     if not node.http_address:
         return None
     return ReplicaEndpoint(node.http_address, HTTP, token=tokens.of(node).http)
+
+
+def why_stopped(replica: Replica, report: Report | None) -> str:
+    """What ended its process, if its worker reports that a change of its backend did; else empty."""
+    if report is None or not replica.instance:
+        return ""
+    same = (one for one in report.stopped if one.instance == replica.instance)
+    return next((one.why for one in same if replica.key == (one.model_id, one.replica_index)), "")

@@ -135,7 +135,7 @@ class LoadProgress(Protocol):
 
 
 class NodeHistory(Protocol):
-    async def note_lost(self, node_id: NodeId, detail: str) -> None:
+    async def note_lost(self, node_id: NodeId, replica: str, why: str, instance: str = "") -> None:
         """A replica there is gone without being unloaded; with what is known."""
         ...
 

@@ -208,8 +208,9 @@ class DriftRepair:
         if await self._store.remove(drop.replica):
             log.warning("replica_forgotten", replica=str(drop.replica.key), reason=drop.why)
             self._table.rows_changed()
+            if drop.noted:
+                await self._history.note_lost(drop.replica.node, str(drop.replica.key), drop.why)
             if drop.reload:
-                await self._history.note_lost(drop.replica.node, f"{drop.replica.key}: {drop.why}")
                 await self._load_again(drop.replica.key)
 
     async def _load_again(self, key: ReplicaKey) -> None:

@@ -16,9 +16,9 @@ from remuda.fleet.model import Node
 from remuda.fleet.verdicts import ObservedNode, is_up
 from remuda.models.config import ModelConfig
 from remuda.ops.model import OpId, UnloadCause, UnloadReason
-from remuda.scheduler.model import Replica, Replicas, ReplicaState
+from remuda.scheduler.model import Replica, Replicas, ReplicaState, why_stopped
 from remuda.wire.models import RunningModel
-from remuda.wire.nodes import RunningReplica
+from remuda.wire.nodes import Report, RunningReplica
 
 _SAID_UNDER_WAY: Final = timedelta(seconds=5)  # What a node says may be older than its arrival by so much.
 _FORGOTTEN_AFTER: Final = timedelta(minutes=10)  # Of a node that is away.
@@ -33,11 +33,13 @@ _Process = tuple[NodeId, ReplicaKey, str]
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """A row to forget. `reload`: it served until its process ended by itself, and is to serve again."""
+    """A row to forget. `reload`: it served until its process ended by itself, and is to serve again. `noted`:
+    the node's history tells of it."""
 
     replica: Replica
     why: str
     reload: bool = False
+    noted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,15 +156,24 @@ def _verdict(row: Replica, scene: Scene, memory: DriftMemory) -> _Verdict:
     before = memory.missing.get((row.key, row.change))
     if not view.reports:
         return _asked(row, node.name, scene.answers.get(row.node), now, before)
-    if view.report is None or not _reported_since(row, view):
+    return None if view.report is None else _reported(row, view, view.report, now, before)
+
+
+def _reported(
+    row: Replica, view: ObservedNode, report: Report, now: datetime, before: Noticed | None
+) -> _Verdict:
+    if row.state is ReplicaState.LOADED and (why := why_stopped(row, report)):
+        return Drop(row, why, noted=True)
+    if not _reported_since(row, view):
         return None
-    for reported in view.report.replicas:
+    node = view.standing.node.name
+    for reported in report.replicas:
         if row.key == ReplicaKey(reported.model_id, reported.replica_index):
-            return _ended(row, reported, node.name)
-    sequence = view.report.sequence
+            return _ended(row, reported, node)
+    sequence = report.sequence
     if before is None or before.sequence == sequence:
         return before or Noticed(now, sequence)
-    return Drop(row, f"its process on {node.name} is gone")  # It may have been stopped on purpose.
+    return Drop(row, f"its process on {node} is gone")  # It may have been stopped on purpose.
 
 
 def _ended(row: Replica, reported: RunningReplica, node: str) -> Drop | None:
@@ -174,7 +185,7 @@ def _ended(row: Replica, reported: RunningReplica, node: str) -> Drop | None:
     if not replaced and reported.state not in _ENDED:
         return None
     trouble = f": {reported.trouble}" if reported.trouble else ""
-    return Drop(row, f"its process on {node} ended{trouble}", reload=True)
+    return Drop(row, f"its process on {node} ended{trouble}", reload=True, noted=True)
 
 
 def _asked(

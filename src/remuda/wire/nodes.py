@@ -239,6 +239,15 @@ class RunningReplica(Message):
     trouble: Annotated[str, OMIT_EMPTY] = ""  # Why it is not ready, or why its last process ended.
 
 
+class StoppedReplica(Message):
+    """A model's process that the worker ended because its backend was changed."""
+
+    model_id: str = ""
+    replica_index: Count = 0
+    instance: str = ""
+    why: str = ""
+
+
 class Work(Message):
     """An attempt at a step that the worker has in hand."""
 
@@ -273,6 +282,7 @@ class Report(Message):
     installed: Many[InstalledArtifact] = ()
     replicas: Many[RunningReplica] = ()
     work: Many[Work] = ()
+    stopped: Annotated[Many[StoppedReplica], OMIT_EMPTY] = ()  # Lately.
     models_path: Annotated[str, OMIT_EMPTY] = ""  # Its folder of models, as the worker itself opens it.
     model_files: Annotated[Many[ModelFile], OMIT_EMPTY] = ()
     model_files_more: Annotated[bool, OMIT_EMPTY] = False  # There are others, too many to tell.

@@ -138,7 +138,15 @@ async def test_upgrade_to_what_is_installed_stops_nothing_unless_it_is_forced_or
     assert (kept.success, kept.unchanged, kept.digest) == (True, True, built.manifest.digest)
     assert (kept.stopped_process_keys, rig.supervision.stopped) == ((), [])
 
+    assert rig.commands.report().stopped == ()
+    [running] = rig.commands.report().replicas
     forced = await upgrade(ours.model_copy(update={"force": True}))
+    [told] = rig.commands.report().stopped
+    assert (told.model_id, told.instance, told.why) == (
+        "m",
+        running.instance,
+        "the upgrade of same stopped it",
+    )
     assert (forced.success, forced.unchanged, forced.stopped_process_keys) == (True, False, ("m#0",))
 
     await rig.install(BackendInstall(backend="same", model_id="m"))

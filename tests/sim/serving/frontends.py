@@ -406,5 +406,5 @@ async def _never(node: NodeId) -> bool:
 
 
 class _NoHistory:
-    async def note_lost(self, node_id: NodeId, detail: str) -> None:
+    async def note_lost(self, node_id: NodeId, replica: str, why: str, instance: str = "") -> None:
         return None

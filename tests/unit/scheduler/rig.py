@@ -270,8 +270,8 @@ class Rig:
     def notify(self) -> None:
         self.signals += 1
 
-    async def note_lost(self, node_id: NodeId, detail: str) -> None:
-        self.lost.append((node_id, detail))
+    async def note_lost(self, node_id: NodeId, replica: str, why: str, instance: str = "") -> None:
+        self.lost.append((node_id, f"{replica}: {why}"))
 
     @property
     def machine(self) -> Machine:

@@ -11,6 +11,7 @@ from remuda.fleet.verdicts import ObservedNode
 from remuda.models.config import ModelConfig
 from remuda.models.keep_alive import FOR_EVER
 from remuda.ops.model import OpId, UnloadCause, UnloadReason
+from remuda.router.table import _routable
 from remuda.scheduler.model import Replica, ReplicaState
 from remuda.scheduler.upkeep_rules import (
     Drift,
@@ -26,6 +27,7 @@ from remuda.scheduler.upkeep_rules import (
     to_ask,
 )
 from remuda.wire.models import RunningModel
+from remuda.wire.nodes import StoppedReplica
 from tests.support.nodes import NOON
 from tests.unit.scheduler.standing import a_row, a_view, ago, its_process, rows
 
@@ -111,6 +113,27 @@ def test_process_that_ended_by_itself_takes_its_row_along_at_once(told: dict[str
     ended = a_view("gpu-1", its_process(row, **told, trouble="it was killed"))
     [drop] = look(row, nodes=[ended]).drops
     assert (drop.why, drop.reload) == ("its process on gpu-1 ended: it was killed", True)
+
+
+def stopped(row: Replica, **told: str) -> ObservedNode:
+    """Its node right after an install has ended its process."""
+    view, why = a_view(heard_s=0), "the install of x stopped it"
+    entry = StoppedReplica(
+        model_id=row.key.model, replica_index=row.key.index, instance=row.instance, why=why
+    )
+    assert view.report is not None
+    report = view.report.model_copy(update={"stopped": (entry.model_copy(update=told),)})
+    return replace(view, report=report)
+
+
+def test_process_that_was_stopped_takes_its_row_along_at_the_first_report_which_says_why() -> None:
+    row = a_row(since_s=1)
+    [drop] = look(row, nodes=[stopped(row)]).drops
+    assert (drop.why, drop.reload, drop.noted) == ("the install of x stopped it", False, True)
+    assert _routable(row, a_view("gpu-1", its_process(row)), {})
+    assert not _routable(row, stopped(row), {})
+    assert look(row, nodes=[stopped(row, instance="another")]).drops == ()
+    assert look(replace(row, state=ReplicaState.UNLOADING), nodes=[stopped(row)]).drops == ()
 
 
 def test_process_that_ended_is_not_told_by_a_report_older_than_the_row() -> None:

@@ -19,7 +19,7 @@ from remuda.gateway.messages import (
     refuses,
     takes,
 )
-from remuda.gateway.model_views import counted
+from remuda.gateway.model_views import counted, replicas
 from remuda.gateway.services import Svc
 from remuda.wire import nodes as wire
 from remuda.wire.admin import History, HistoryItem, NodeViews
@@ -30,16 +30,16 @@ routes = APIRouter(prefix="/api", tags=["nodes"], dependencies=[Depends(require_
 @routes.get("/nodes", responses=gives(NodeViews, 401))
 async def list_nodes(svc: Svc) -> Response:
     """Every node with its status and the facts behind it."""
-    replicas, standings = await svc.serving.models.replicas(), await svc.registry.standings()
+    rows, standings = await replicas(svc), await svc.registry.standings()
     in_flight = svc.serving.in_flight
-    return answer(NodeViews([counted(node_views.node_view(one), replicas, in_flight) for one in standings]))
+    return answer(NodeViews([counted(node_views.node_view(one), rows, in_flight) for one in standings]))
 
 
 @routes.get("/nodes/{node_id}", responses=gives(wire.NodeView, 401, 404))
 async def one_node(node_id: NodePath, svc: Svc) -> Response:
     """One node."""
     view = node_views.node_view(await svc.registry.standing(node_id))
-    return answer(counted(view, await svc.serving.models.replicas(), svc.serving.in_flight))
+    return answer(counted(view, await replicas(svc), svc.serving.in_flight))
 
 
 @routes.delete("/nodes/{node_id}", responses=gives(wire.NodeMessage, 401, 404))

@@ -211,10 +211,10 @@ class Commands:
         self._outlet = Outlet()
         self._work = WorkInHand(self._outlet.send, changed, self._deliver_installed)
         self._deliver = deliver
-        self._access = ExclusiveAccess(depot, supervision, orders.capability)
+        self._access = ExclusiveAccess(depot, supervision, orders.capability, changed)
         listing = ModelListing(models, changed)
         self._report = ReportBuilder(
-            depot, supervision, self._work, addresses, listing, orders.capability, changed
+            depot, supervision, self._work, self._access, addresses, listing, orders.capability, changed
         )
         files_changed = self._report.files_changed
         installs = Installs(

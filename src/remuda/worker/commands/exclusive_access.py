@@ -1,10 +1,11 @@
 """What this machine has of a backend, and exclusive access to it, under all its names, while it changes."""
 
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence, Set
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Final, TypeVar
 from weakref import WeakValueDictionary
 
 import anyio
@@ -13,12 +14,16 @@ from anyio.to_thread import run_sync
 from remuda.core.errors import BackendFailed, RemudaError
 from remuda.gallery.references import same_source
 from remuda.wire.backends import BackendUpgradeReply
+from remuda.wire.nodes import StoppedReplica
 from remuda.wire.process_keys import ProcessKey
 from remuda.worker.depot.depot import Depot
 from remuda.worker.depot.install_spec import InstallSpec
 from remuda.worker.depot.listing import Listing, find_run_file
 from remuda.worker.processes.model import ProcessStatus, Stopped
 from remuda.worker.processes.ports import Supervision
+
+_STOPPED_TOLD_S: Final = 60.0  # Longer than between any two reports.
+_STOPPED_TOLD_MAX: Final = 64
 
 
 def known_names(listed: Listing, name: str) -> frozenset[str]:
@@ -95,9 +100,16 @@ class InstalledState:
 
 class ExclusiveAccess:
     def __init__(
-        self, depot: Depot, supervision: Supervision, capability: Callable[[], Awaitable[str]]
+        self,
+        depot: Depot,
+        supervision: Supervision,
+        capability: Callable[[], Awaitable[str]],
+        changed: Callable[[], None],
     ) -> None:
+        """`changed` is called when processes were stopped."""
         self.locks = NameLocks()
+        self._changed = changed
+        self._stopped: deque[tuple[float, StoppedReplica]] = deque(maxlen=_STOPPED_TOLD_MAX)
         self._depot = depot
         self._supervision = supervision
         self._capability = capability
@@ -128,12 +140,32 @@ class ExclusiveAccess:
                     return
 
     async def stop(
-        self, *sights: InstalledState, also: Sequence[ProcessKey] = (), free: bool
+        self, *sights: InstalledState, also: Sequence[ProcessKey] = (), free: bool, by: str
     ) -> Sequence[Stopped]:
-        """Stop these backends' processes. Whether each is gone, the caller has to look."""
-        replicas = self._supervision.replicas()
-        meant = {replica.key for replica in replicas if any(sight.runs(replica) for sight in sights)}
-        return await self._supervision.stop(sorted(meant | set(also)), free=free)
+        """Stop these backends' processes. Whether each is gone, the caller has to look. `by` is what stops
+        them, for the report: "the install of x"."""
+        replicas = {replica.key: replica for replica in self._supervision.replicas()}
+        meant = {key for key, replica in replicas.items() if any(sight.runs(replica) for sight in sights)}
+        outcomes = await self._supervision.stop(sorted(meant | set(also)), free=free)
+        ended = [replicas[one.key] for one in outcomes if one.gone and one.key in replicas]
+        self._stopped.extend((anyio.current_time(), _stopped(replica, by)) for replica in ended)
+        if ended:
+            self._changed()
+        return outcomes
+
+    def stopped_lately(self) -> tuple[StoppedReplica, ...]:
+        """What reports tell of stopped processes, until every frontend has heard it."""
+        since = anyio.current_time() - _STOPPED_TOLD_S
+        return tuple(stopped for at, stopped in self._stopped if at >= since)
+
+
+def _stopped(replica: ProcessStatus, by: str) -> StoppedReplica:
+    return StoppedReplica(
+        model_id=replica.key.model_id,
+        replica_index=replica.key.replica_index,
+        instance=replica.instance,
+        why=f"{by} stopped it",
+    )
 
 
 def require_gone(outcomes: Sequence[Stopped]) -> None:

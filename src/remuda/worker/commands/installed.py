@@ -70,7 +70,7 @@ class ListDeleteRollback:
             async with self._alone("delete", request) as sight:
                 if sight.system:
                     raise Invalid(f"{request.backend} is a system backend, which Remuda does not remove")
-                outcomes = await self._access.stop(sight, free=True)
+                outcomes = await self._access.stop(sight, free=True, by=f"the removal of {request.backend}")
                 require_gone(outcomes)
                 await self._depot.remove(request.backend, await self._capability())
                 self._changed()
@@ -87,7 +87,7 @@ class ListDeleteRollback:
                 if request.from_digest and sight.digest != request.from_digest:
                     return stop_report(BackendRollbackReply, ())  # It has been done.
                 folder = await run_sync(self._replaceable, sight)
-                outcomes = await self._access.stop(sight, free=False)
+                outcomes = await self._access.stop(sight, free=False, by=f"the rollback of {request.backend}")
                 require_gone(outcomes)
                 await self._depot.switch_back(folder)
                 self._changed()

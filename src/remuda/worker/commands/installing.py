@@ -120,7 +120,7 @@ class Installs:
         told also when the rest fails."""
         request = asked.model_copy(update={"backend": named_backend(asked)})
         outcomes: Sequence[Stopped] = ()
-        digest, unchanged = "", False
+        digest, unchanged, by = "", False, f"the upgrade of {request.backend}"
         try:
             key = _key(request.backend, request.replica_index)
             async with self._work.attempting("upgrade", request) as attempt:
@@ -134,7 +134,9 @@ class Installs:
                             nonlocal outcomes, unchanged
                             unchanged = not changed and await self._is_enough(request, ordered)
                             if not unchanged:
-                                outcomes = await self._access.stop(sight, ordered, also=(key,), free=False)
+                                outcomes = await self._access.stop(
+                                    sight, ordered, also=(key,), free=False, by=by
+                                )
                             require_gone(outcomes)
 
                         await self._fetch(spec, refresh=True, switching=partial(_firmly, attempt, stop))
@@ -204,7 +206,8 @@ class Installs:
         if sight.folder is None or not await self._depot.failed_after_a_good_one(sight.folder.name):
             return
         with attempt.firm():
-            require_gone(await self._access.stop(sight, free=False))
+            by = f"the rollback of {request.backend}"
+            require_gone(await self._access.stop(sight, free=False, by=by))
             await self._depot.switch_back(sight.folder.name)
             self._changed()
         digest = (await self._access.look(request.backend)).digest
@@ -285,7 +288,8 @@ class Installs:
         also = (key,) if request.force else ()
 
         async def stop(_changed: bool) -> None:
-            require_gone(await self._access.stop(*replaced, also=also, free=not request.force))
+            free, by = not request.force, f"the install of {request.backend}"
+            require_gone(await self._access.stop(*replaced, also=also, free=free, by=by))
 
         refresh = request.force or other(ordered)
         await self._fetch(spec, refresh=refresh, switching=partial(_firmly, attempt, stop))

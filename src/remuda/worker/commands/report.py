@@ -14,6 +14,7 @@ from remuda.core.events import AutoResetEvent
 from remuda.wire.nodes import InstalledArtifact, Report, RunningReplica, StartCheck
 from remuda.worker.addresses import ReplicaAddresses
 from remuda.worker.commands import limits
+from remuda.worker.commands.exclusive_access import ExclusiveAccess
 from remuda.worker.commands.model_files import ModelListing
 from remuda.worker.commands.running_work import WorkInHand
 from remuda.worker.depot.depot import Depot
@@ -32,6 +33,7 @@ class ReportBuilder:
         depot: Depot,
         supervision: Supervision,
         work: WorkInHand,
+        access: ExclusiveAccess,
         addresses: ReplicaAddresses,
         models: ModelListing,
         capability: Callable[[], Awaitable[str]],
@@ -41,6 +43,7 @@ class ReportBuilder:
         self._depot = depot
         self._supervision = supervision
         self._work = work
+        self._access = access
         self._addresses = addresses
         self._models = models
         self._capability = capability
@@ -54,6 +57,7 @@ class ReportBuilder:
             installed=self._installed,
             replicas=tuple(self._told(replica) for replica in self._supervision.replicas()),
             work=self._work.report(),
+            stopped=self._access.stopped_lately(),
             models_path=self._models.path,
             model_files=self._models.listed.files,
             model_files_more=self._models.listed.more,
