@@ -47,7 +47,8 @@ def require_headroom(folder: Path, payload_bytes: int | None, what: str) -> None
     needed = with_margin(payload_bytes)
     free = free_bytes(folder)
     if payload_bytes != 0 and free < needed:
-        raise disk_full(what, folder, needed, free)
+        known = needed if payload_bytes is None else payload_bytes
+        raise disk_full(what, folder, known, free, needed - known)
 
 
 def free_bytes(folder: Path) -> int:

@@ -3,6 +3,7 @@
 RegistryFailed      the same request may work later
   RegistryBusy      it says when
 ContentRefused      what arrived is not what was promised; asking again brings the same
+NotABackend         it is what was promised, and cannot be run
 PlatformMissing     the image exists, but not for this machine
 DiskFull            with what is needed, what is free, and where
 SignatureRequired   verification is demanded and cannot be done
@@ -31,6 +32,12 @@ class ContentRefused(Invalid):
     code = "content_refused"
 
 
+class NotABackend(Invalid):
+    """The files are as promised, and nothing among them tells how to run them."""
+
+    code = "not_a_backend"
+
+
 class PlatformMissing(NotFound):
     code = "platform_missing"
 
@@ -52,9 +59,13 @@ def signature_required(gallery: str) -> SignatureRequired:
     )
 
 
-def disk_full(what: str, folder: Path, needed_bytes: int, free_bytes: int) -> DiskFull:
+def disk_full(
+    what: str, folder: Path, needed_bytes: int, free_bytes: int, kept_free_bytes: int = 0
+) -> DiskFull:
+    """`kept_free_bytes` are to be left, beside what is needed."""
+    kept = f", and {install_size(kept_free_bytes)} more to stay free," if kept_free_bytes else ""
     return DiskFull(
-        f"{what} needs {install_size(needed_bytes)} on the disk of {folder}, "
+        f"{what} needs {install_size(needed_bytes)}{kept} on the disk of {folder}, "
         f"where {install_size(free_bytes)} are free",
         hint="free some space or choose another folder; what was fetched is kept and resumed",
     )

@@ -18,6 +18,8 @@ class Refusal(Exception):
 class ArchiveRefused(ContentRefused):
     """An entry of the archive, or the archive itself, may not be unpacked. Trying again does not help."""
 
+    code = "archive_refused"
+
 
 class UnpackFailed(Unavailable):
     """The file system refused a write, for another reason than being full."""

@@ -9,8 +9,10 @@ from remuda.core.errors import Problem, RolledBack, StartFailed
 # Codes of workers' errors that a further attempt cannot change.
 _PERMANENT: Final = frozenset(
     {
+        "archive_refused",
         "invalid",
         "misconfigured",
+        "not_a_backend",
         "not_found",
         "platform_missing",
         "rejected",
@@ -41,6 +43,8 @@ _HINTS: Final = {
     "misconfigured": "fix the cause on that node, then retry",
     "unauthorized": "log in to the registry on that node (`docker login`), then retry",
     "forbidden": "log in to the registry on that node as a user who may read the image, then retry",
+    "archive_refused": "push a build whose layers can be unpacked, then start a new operation",
+    "not_a_backend": "push a build that has run.sh or remuda.yaml at its root, then start a new operation",
     "not_found": "check the name and tag, then start a new operation",
     "platform_missing": "install a backend that has a build for that node, or leave the node out",
     RolledBack.code: "install a build that starts",

@@ -234,13 +234,14 @@ class NotNeeded:
 
 
 @dataclass(frozen=True, slots=True)
-class NothingToDo:
-    """The worker found everything as it was wanted, and changed nothing."""
+class DoneWithNote:
+    """The worker did what it was asked, and says something about it: that there was nothing to do, or that
+    nothing could be started."""
 
-    how: str
+    note: str
 
 
-Ending = Problem | NotNeeded | NothingToDo | None
+Ending = Problem | NotNeeded | DoneWithNote | None
 """Of an attempt. None: it did what it was asked."""
 
 

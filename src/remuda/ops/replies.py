@@ -10,7 +10,7 @@ from typing import Final
 from remuda.core.errors import Problem, RemudaError
 from remuda.core.ids import NodeId
 from remuda.ops.failures import classified
-from remuda.ops.model import Ending, NothingToDo, OpId, Step, Verb
+from remuda.ops.model import DoneWithNote, Ending, OpId, Step, Verb
 from remuda.ops.steps import HAD_THIS_VERSION, NOT_PROVEN, NOTHING_TO_DO, PROOF_FAILED
 from remuda.wire import subjects
 from remuda.wire.backends import (
@@ -134,13 +134,15 @@ def problem_in(verb: Verb, payload: bytes, step: Step) -> Problem | None:
 
 
 def ending_in(verb: Verb, payload: bytes, step: Step) -> Ending:
-    """As `problem_in`; and whether an install or upgrade that succeeded had nothing to do."""
+    """As `problem_in`; and what there is to say of an install or upgrade that succeeded."""
     problem = problem_in(verb, payload, step)
     how = _UNCHANGED.get(verb, "")
     if problem is not None or not how:
         return problem
     reply = decode(_REPLIES[verb], payload)
-    return NothingToDo(how) if reply.unchanged else None
+    if isinstance(reply, BackendInstallReply) and reply.unproven:
+        return DoneWithNote(f"its files are in place; not started: {reply.unproven}")
+    return DoneWithNote(how) if reply.unchanged else None
 
 
 def _unproven(reply: BackendInstallReply) -> Problem | None:

@@ -9,10 +9,10 @@ from remuda.core.retry import Backoff
 from remuda.ops.failures import DOUBTFUL, answered, did_not_start, start_failed
 from remuda.ops.model import (
     Dispatch,
+    DoneWithNote,
     Ending,
     Kind,
     Moment,
-    NothingToDo,
     NotNeeded,
     Observation,
     Stage,
@@ -273,10 +273,10 @@ def _answered(step: Step, ending: Ending, seen: Observation, at: Moment) -> Step
             if step.stage is Stage.ROLL_BACK:
                 return _rolled_back(step, seen)
             return _succeeded(step, _kept(step, seen) or _unverified(step, seen))
-        case NothingToDo(how) if step.kind is Kind.UPGRADE:  # There is no new version that had to start.
-            return _close(replace(step, problem=None), State.SUCCEEDED, how)
-        case NothingToDo(how):
-            return _succeeded(step, _kept(step, seen) or how)
+        case DoneWithNote(note) if step.kind is Kind.UPGRADE:  # There is no new version that had to start.
+            return _close(replace(step, problem=None), State.SUCCEEDED, note)
+        case DoneWithNote(note):
+            return _succeeded(step, _kept(step, seen) or note)
         case NotNeeded(why):
             return _as_told(step) if step.state is State.STOPPING else _close(step, State.CANCELLED, why)
         case Problem() if ending.code == NOT_PROVEN and (seen.proven_elsewhere or seen.proof_optional):

@@ -10,7 +10,7 @@ from sqlalchemy import Connection, Row, bindparam, delete, insert, literal, sele
 from remuda.core import limits
 from remuda.core.errors import Problem
 from remuda.core.ids import BootId, FrontendId, NodeId
-from remuda.ops.model import Ending, Kind, NothingToDo, NotNeeded, OpId, Outcome, Stage, State, Step
+from remuda.ops.model import DoneWithNote, Ending, Kind, NotNeeded, OpId, Outcome, Stage, State, Step
 from remuda.ops.ports import Progress
 from remuda.store.ops_rows import batches, finish_operations, number_changes, take_turn, update_steps
 from remuda.store.schema import attempts, node_inventories, nodes, steps
@@ -145,7 +145,7 @@ def answer(connection: Connection, now: datetime, replies: Mapping[AttemptKey, O
     for (op, node, number), outcome in replies.items():
         row = {"row_op": op, "row_node": node, "row_number": number}
         ending = outcome.ending
-        note = ending.how if isinstance(ending, NothingToDo) else None
+        note = ending.note if isinstance(ending, DoneWithNote) else None
         reply = {"ended_at": now, "problem": _stored(ending), "note": note}
         if connection.execute(_UPDATE_OPEN, {**row, **reply}).rowcount:
             changed.add(op)
@@ -160,7 +160,7 @@ def _stored(ending: Ending) -> Problem | None:
     match ending:
         case NotNeeded(why):
             return Problem(_NOT_NEEDED, why)
-        case NothingToDo():
+        case DoneWithNote():
             return None
         case _:
             return ending
@@ -170,7 +170,7 @@ def ending_of(kind: Kind, stored: Problem | None, note: str | None) -> Ending:
     """Only loads and unloads, which a frontend carries out itself, are found not to be needed."""
     if stored is not None and kind.of_model and stored.code == _NOT_NEEDED:
         return NotNeeded(stored.message)
-    return NothingToDo(note) if stored is None and note else stored
+    return DoneWithNote(note) if stored is None and note else stored
 
 
 def note_progress(

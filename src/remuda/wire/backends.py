@@ -40,7 +40,7 @@ class BackendInstallReply(Message):
     instance: Annotated[str, OMIT_EMPTY] = ""  # Which process it is: another one has another.
     protocol: Annotated[str, OMIT_EMPTY] = ""  # Empty: gRPC, at `address`.
     path: Annotated[str, OMIT_EMPTY] = ""  # Of a process that speaks HTTP: its place at `address`.
-    unproven: Annotated[str, OMIT_EMPTY] = ""  # It was to be proven, and why nothing could be started.
+    unproven: Annotated[str, OMIT_EMPTY] = ""  # Why nothing could be started to see that it works.
     digest: Annotated[str, OMIT_EMPTY] = ""  # Of what is installed now; empty: not looked at, or it has none.
     code: Annotated[str, OMIT_EMPTY] = ""  # Of the error, as the list of error codes has it.
     unchanged: Annotated[bool, OMIT_EMPTY] = False  # It was there and had started: nothing was done.

@@ -12,7 +12,7 @@ from remuda.core.errors import Problem
 from remuda.core.ids import BootId, NodeId
 from remuda.fleet.ports import FleetStore, Note
 from remuda.fleet.verdicts import BackendInventory
-from remuda.ops.model import Attempt, Ending, Kind, NothingToDo, NotNeeded, OpId, Outcome, Stage, State, Step
+from remuda.ops.model import Attempt, DoneWithNote, Ending, Kind, NotNeeded, OpId, Outcome, Stage, State, Step
 from remuda.ops.ports import OpStore, Progress, Request
 from remuda.store.database import Database
 from remuda.store.ops import SqlOpStore
@@ -132,7 +132,7 @@ async def test_hold_of_an_earlier_attempt_is_ignored(op_store: OpStore) -> None:
 
 
 async def test_reply_that_nothing_was_to_be_done_is_kept_and_is_no_problem(op_store: OpStore) -> None:
-    unchanged = NothingToDo("already there; nothing to do")
+    unchanged = DoneWithNote("already there; nothing to do")
     await submitted(op_store)
     await begin(op_store)
     await op_store.answer(OP, NODE, Outcome(1, unchanged))

@@ -9,7 +9,7 @@ import pytest
 from remuda.core.clock import SystemClock
 from remuda.core.errors import RemudaError, Unavailable
 from remuda.oci.client import RegistryClient
-from remuda.oci.errors import ContentRefused, SignatureRequired
+from remuda.oci.errors import ContentRefused, NotABackend, SignatureRequired
 from remuda.oci.fetch import PullPhase
 from remuda.worker.depot.depot import Depot
 from remuda.worker.depot.fetch_unpack import ProgressStep
@@ -183,7 +183,7 @@ async def test_all_sources_are_named_when_none_can_be_had(registry: RegistryServ
 async def test_an_image_without_a_run_file_is_no_backend(registry: RegistryServer, depot: Depot) -> None:
     reference = pushed(registry, "depot/strange", image([layer({"readme": b"hello"})]))
 
-    with pytest.raises(ContentRefused, match=r"neither run\.sh"):
+    with pytest.raises(NotABackend, match=r"neither run\.sh"):
         await depot.install(spec_from_source(reference, "strange"))
 
     assert depot.places.names_in("staging") == []
@@ -256,7 +256,9 @@ async def test_without_room_nothing_is_fetched(
 
     async with relay(registry.port) as link:
         spec = spec_from_source(f"127.0.0.1:{link.port}/depot/huge:v1", "huge")
-        with pytest.raises(Unavailable, match=r"needs 1\.0 EiB .* where .* are free"):
+        with pytest.raises(
+            Unavailable, match=r"needs .*, and 1\.0 EiB more to stay free, .* where .* are free"
+        ):
             await depot.install(spec)
 
         assert link.bytes_back < 5_000

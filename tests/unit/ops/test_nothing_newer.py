@@ -2,7 +2,18 @@
 
 from dataclasses import replace
 
-from remuda.ops.model import Dispatch, Kind, NothingToDo, Observation, Outcome, Stage, State, Step, Verb, Wish
+from remuda.ops.model import (
+    Dispatch,
+    DoneWithNote,
+    Kind,
+    Observation,
+    Outcome,
+    Stage,
+    State,
+    Step,
+    Verb,
+    Wish,
+)
 from remuda.ops.steps import advance
 from tests.unit.ops.build import BOOT, NODE, OP, PINNED, a_step, at, running
 
@@ -25,6 +36,6 @@ def test_an_upgrade_to_the_installed_version_is_sent_if_forced_or_not_started_or
 
 def test_an_upgrade_that_found_nothing_newer_has_nothing_to_prove() -> None:
     step, how = replace(running(Kind.UPGRADE), proves=True), "it already had this version"
-    seen = replace(HAS_IT, outcome=Outcome(1, NothingToDo(how)))
+    seen = replace(HAS_IT, outcome=Outcome(1, DoneWithNote(how)))
     done, _ = advance(step, seen, Wish.RUN, at(1))
     assert (done.state, done.stage, done.reason) == (State.SUCCEEDED, Stage.APPLY, how)

@@ -7,7 +7,7 @@ import pytest
 
 from remuda.core.errors import Problem
 from remuda.ops import replies
-from remuda.ops.model import Kind, NothingToDo, Source, Stage, Step, Verb
+from remuda.ops.model import DoneWithNote, Kind, Source, Stage, Step, Verb
 from remuda.ops.replies import call, ending_in, problem_in
 from remuda.ops.steps import NOT_PROVEN
 from remuda.wire.backends import BackendInstallReply, BackendRollbackReply
@@ -95,6 +95,8 @@ def test_a_reply_without_success_is_a_failure_that_names_its_reason(verb: Verb, 
         ("unauthorized", False),
         ("platform_missing", False),
         ("not_found", False),
+        ("not_a_backend", False),
+        ("archive_refused", False),
         ("content_refused", True),  # A few times; see the steps.
         ("forbidden", True),
     ],
@@ -113,15 +115,21 @@ def test_a_failure_that_lasts_has_the_workers_code_and_is_not_retried_like_a_pas
 @pytest.mark.parametrize(
     ("verb", "how"),
     [
-        (Verb.INSTALL, NothingToDo("already there; nothing to do")),
-        (Verb.UPGRADE, NothingToDo("it already had this version")),
+        (Verb.INSTALL, DoneWithNote("already there; nothing to do")),
+        (Verb.UPGRADE, DoneWithNote("it already had this version")),
         (Verb.PROVE, None),
     ],
 )
-def test_an_install_that_changed_nothing_says_so(verb: Verb, how: NothingToDo | None) -> None:
+def test_an_install_that_changed_nothing_says_so(verb: Verb, how: DoneWithNote | None) -> None:
     reply = encode(BackendInstallReply(success=True, address="gpu-1:50052", unchanged=True))
     ending = ending_in(verb, reply, a_step())
     assert ending == how
+
+
+def test_an_install_of_which_nothing_could_be_started_says_so() -> None:
+    reply = encode(BackendInstallReply(success=True, unproven="its remuda.yaml has no `check`"))
+    note = "its files are in place; not started: its remuda.yaml has no `check`"
+    assert ending_in(Verb.INSTALL, reply, a_step()) == DoneWithNote(note)
 
 
 def test_a_start_that_failed_after_the_install_is_told_as_that() -> None:

@@ -12,9 +12,9 @@ from remuda.ops.concurrency import asked_again, retried
 from remuda.ops.failures import START_FAILED
 from remuda.ops.model import (
     Dispatch,
+    DoneWithNote,
     Goal,
     Kind,
-    NothingToDo,
     NotNeeded,
     Observation,
     Outcome,
@@ -121,7 +121,7 @@ def test_a_report_ends_nothing_while_its_workers_reply_may_come(kind: Kind) -> N
 
 
 def test_an_install_that_found_nothing_to_do_says_so() -> None:
-    done = after(running(), replace(UP, outcome=Outcome(1, NothingToDo(NOTHING_TO_DO))), seconds=1)
+    done = after(running(), replace(UP, outcome=Outcome(1, DoneWithNote(NOTHING_TO_DO))), seconds=1)
     assert (done.state, done.reason) == (State.SUCCEEDED, "already there; nothing to do")
 
 

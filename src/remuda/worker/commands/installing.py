@@ -58,8 +58,8 @@ log = structlog.get_logger(__name__)
 
 RecipeFor = Callable[[Path, BackendInstall], Recipe | None]
 _UNPROVEN: Final = (
-    "there is nothing to start it with: no model has run with it on this machine, and its remuda.yaml has no "
-    "`check`"
+    "its remuda.yaml has no `check`, and no model has run with it on this machine, so there is nothing to "
+    "start it with"
 )
 _DIGEST_CHARS: Final = 19  # With "sha256:".
 _Served = tuple[str, tuple[str, ...]]
@@ -72,6 +72,7 @@ class _Had:
     process: ProcessStatus | None  # None: there is none.
     digest: str
     unchanged: bool = False  # All of it was there before.
+    untested: bool = False  # Nothing has started it, here and now or before.
 
 
 class Installs:
@@ -111,7 +112,8 @@ class Installs:
         async with self._work.attempting("install", request, reported=not request.model_id) as attempt:
             had = await self._ensure(request, key, attempt)
         reply = self._reply(had.process, had.digest)
-        unproven = _UNPROVEN if request.prove and not had.process else ""
+        untested = not had.process if request.prove else had.untested
+        unproven = _UNPROVEN if untested and not request.model_id else ""
         unchanged = had.unchanged and not request.model_id
         return reply.model_copy(update={"unproven": unproven, "unchanged": unchanged})
 
@@ -196,7 +198,8 @@ class Installs:
             if replaced and not request.prove:
                 await self._go_back(request, sight, error, attempt)
             raise
-        return _Had(process, sight.digest, unchanged=started and process is None)
+        untested = process is None and not await self._has_started(sight)
+        return _Had(process, sight.digest, unchanged=started and process is None, untested=untested)
 
     async def _go_back(
         self, request: BackendInstall, sight: InstalledState, error: StartFailed, attempt: RunningAttempt

@@ -17,7 +17,7 @@ from remuda.core.errors import NotFound, RemudaError
 from remuda.gallery.model import BUILTIN
 from remuda.gallery.references import same_source
 from remuda.oci.disk import disk_trouble_explained
-from remuda.oci.errors import ContentRefused
+from remuda.oci.errors import NotABackend
 from remuda.oci.model import Image, digest_of_bytes
 from remuda.oci.unpack import fsync_tree
 from remuda.wire.codec import rfc3339
@@ -118,7 +118,7 @@ class VersionStager:
     def finish(self, spec: InstallSpec, record: Record, digest: str = "") -> None:
         """From a tree of files to a whole version, still staged: `switch_in` puts it in place.
 
-        ContentRefused when nothing tells how to run it.
+        NotABackend when nothing tells how to run it.
         """
         staging = self._places.staging(spec.name)
         with disk_trouble_explained(spec.name, self._places.backends, 0):
@@ -128,7 +128,7 @@ class VersionStager:
                     write_text(staging / MANIFEST_FILE, spec.manifest)
             if not run_name(staging):
                 needed = f"neither {RUN_FILE} nor {MANIFEST_FILE} at its root"
-                raise ContentRefused(f"{record.source or spec.name} is not a backend: it has {needed}")
+                raise NotABackend(f"{record.source or spec.name} is not a backend: it has {needed}")
             for ours in (PROVEN_FILE, START_FAILED_FILE, RECORD_FILE):
                 (staging / ours).unlink(missing_ok=True)
             write_metadata(staging, self._metadata(spec, digest))

@@ -110,3 +110,13 @@ async def test_proof_says_so_when_there_is_nothing_to_start(rig: Rig) -> None:
     assert reply.success
     assert "nothing to start it with" in reply.unproven
     assert (await rig.install(BackendInstall(backend="engine"))).unproven == ""
+
+
+async def test_install_says_that_nothing_could_be_started(rig: Rig) -> None:
+    rig.offer("engine")
+    rig.http_backends.add("engine")
+    rig.needs_model.add("engine")
+    reply = await rig.install(BackendInstall(backend="engine"))
+    assert (reply.success, "has no `check`" in reply.unproven) == (True, True)
+    await rig.install(BackendInstall(backend="engine", model_id="m"))
+    assert (await rig.install(BackendInstall(backend="engine"))).unproven == ""
