@@ -158,8 +158,8 @@ def resume_nodes(asked: ClientOptions, names: tuple[str, ...]) -> None:
 @names_argument
 @client_command
 def remove_nodes(asked: ClientOptions, names: tuple[str, ...], yes: bool) -> None:
-    """Stop these nodes' workers and remove the nodes. To come back, a machine has to join again; it
-    then needs approval, unless the frontend approves nodes automatically."""
+    """Stop these nodes' workers and remove the nodes. A machine asks to come back when its worker is started
+    again (`remuda worker`); it then needs approval, unless the frontend approves nodes automatically."""
     if not yes:
         from remuda.wire.serving import ReplicaViews
 

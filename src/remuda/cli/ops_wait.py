@@ -21,6 +21,7 @@ from remuda.wire.codec import encode
 from remuda.wire.operations import OpView
 
 _TOO_LATE = "expired"  # It reached the expiry that was asked for; that is not an error.
+_BAD_BUILD = frozenset({"proof_failed", "rolled_back"})  # The node has the version before again.
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +100,8 @@ def _texts(problem: Problem) -> tuple[str, str]:
 def _again(op: OpView) -> str:
     """The command to retry, and what to change first where a plain retry would fail again."""
     problems = [step.problem for step in op.steps or () if step.state == "failed" and step.problem]
+    if problems and all(problem.code in _BAD_BUILD for problem in problems):
+        return "the build has to be fixed first: push one that starts, then install or upgrade to it"
     may_pass = not problems or any(problem.retryable or problem.code == _TOO_LATE for problem in problems)
     first = "" if may_pass else "fix the cause first; then "
     if op.kind == "load":

@@ -200,6 +200,12 @@ def worker_ended(node: Node, boot_id: BootId, why: str) -> Node:
     return replace(node, departed=True, ended=why) if over else node
 
 
+def worker_starts(node: Node, boot_id: BootId, why: str) -> Node:
+    """The process that starts its worker has just begun: how the worker of the boot before ended, also if it
+    said goodbye, is no longer what to know."""
+    return replace(node, departed=True, ended=why) if node.boot_id == boot_id else node
+
+
 def heard(node: Node, beat: Beat, now: datetime) -> Node:
     """The node after a heartbeat that speaks for it. One that waits for approval gets a time stamp only."""
     source = node.source or (beat.caller.source if node.identified_by is Identification.ADDRESS else "")

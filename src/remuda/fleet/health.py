@@ -210,7 +210,8 @@ class Fleet:
         if reachability in (Reachability.UP, Reachability.SILENT):
             unheard = silence >= thresholds.unhealthy_after
             dials = self.dials.get(node.id, ())
-            ended = {dial.frontend for dial in dials if dial.problem and (unheard or dial.bus_closed)}
+            failed = [dial for dial in dials if dial.problem and dial.checked_at >= node.last_heard]
+            ended = {dial.frontend for dial in failed if unheard or dial.bus_closed}
             unreached = {
                 dial.frontend: _ended(node, dial) if dial.frontend in ended else _unreachable(node, dial)
                 for dial in dials
@@ -249,7 +250,7 @@ def _stopped(dials: Sequence[Dial], ended: Collection[str], unreached: Mapping[s
 def _ended(node: Node, dial: Dial) -> str:
     """It has missed heartbeats as well, or left the bus: its port is not what is wrong."""
     return (
-        "its worker has stopped, or its machine is off: start it again on that machine "
+        "its worker has stopped, its machine is off, or the network to it is down: check that machine "
         f"({node.http_address}: {dial.problem})"
     )
 

@@ -202,15 +202,17 @@ class Registry:
                 Note("departed"),
             )
 
-    async def own_worker_ended(self, why: str, *, note: bool = True) -> None:
-        """The worker that this process starts does not run now. Its node is recognised by its secret."""
+    async def own_worker_ended(self, why: str, *, starts: bool = False) -> None:
+        """The worker that this process starts does not run now; with `starts` it is about to. Its node is
+        recognised by its secret."""
+        change = admission.worker_starts if starts else admission.worker_ended
         for node in (await self._store.fleet()).nodes:
             if node.secret_hash and node.secret_hash in self._policy.own_secrets:
                 boot = node.boot_id
                 await self._store.amend(
                     node.id,
-                    partial(admission.worker_ended, boot_id=boot, why=why),
-                    Note("worker_ended", why) if note else None,
+                    partial(change, boot_id=boot, why=why),
+                    None if starts else Note("worker_ended", why),
                 )
                 log.info("own_worker_ended", node=node.name, id=node.id, reason=why)
 

@@ -63,7 +63,10 @@ def _why_not_there(row: Replica, standing: Standing) -> str:
     if standing.reachability in _OFFLINE:
         return node.ended or f"{node.name} is offline"
     if standing.stopped or node.ended:
-        return node.ended or f"the worker on {node.name} has stopped, or the machine is off"
+        return (
+            node.ended
+            or f"the worker on {node.name} has stopped, the machine is off, or the network to it is down"
+        )
     if _out_of_reach(row, standing):
         return f"{node.name} cannot be reached"
     return "" if _of_this_boot(row, node.boot_id) else f"the worker on {node.name} was restarted"

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from remuda.fleet.model import RESERVED_PREFIX
 from remuda.scheduler.model import FilesTold, Need, NodeOffer, Placed, Resident, Unplaceable
 from remuda.wire.nodes import CutOffFile
 
@@ -109,11 +110,10 @@ def _no_label(need: Need, offer: NodeOffer) -> _Refusal | None:
     if not lacking:
         return None
     # Without the node's name: nodes that lack the same are told together.
-    return _Refusal(
-        f"no label {' and no label '.join(lacking)}, which the model asks for; "
-        f"to set that: remuda nodes label NODE {shlex.join(lacking)}",
-        lacks=_LACKS_LABEL,
-    )
+    why = f"no label {' and no label '.join(lacking)}, which the model asks for"
+    if not any(label.startswith(RESERVED_PREFIX) for label in lacking):  # Those only the node itself sets.
+        why = f"{why}; to set that: remuda nodes label NODE {shlex.join(lacking)}"
+    return _Refusal(why, lacks=_LACKS_LABEL)
 
 
 def _no_disk(need: Need, offer: NodeOffer) -> _Refusal | None:

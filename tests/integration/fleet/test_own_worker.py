@@ -60,7 +60,7 @@ def test_joined_worker_that_is_killed_is_found_out_by_its_closed_connections(
     worker.wait_for("ready")
     up.wait_for("victim")
     worker.kill()
-    said = "its worker has stopped, or its machine is off: start it again on that machine"
+    said = "its worker has stopped, its machine is off, or the network to it is down: check that machine"
     assert wait_until_blocking(
         lambda: said in str(up.nodes()["victim"]["remuda"]["reasons"][:1]), within=30, what=said
     )

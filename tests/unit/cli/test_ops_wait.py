@@ -90,6 +90,12 @@ def test_trying_again_is_suggested_at_once_only_where_that_can_help(
     hint = "hint: fix the cause first; then try those nodes again with: remuda ops retry 3f2a1b0c\n"
     assert hint in capsys.readouterr().err
 
+    broken = ProblemView(code="proof_failed", message="the new version does not start", retryable=True)
+    step = a_step(state="failed", problem=broken)
+    wait_and_report(ASKED, [an_op(step, status="failed", finished_at=NOON)], Waiting())
+    said = capsys.readouterr().err
+    assert ("the build has to be fixed first" in said, "ops retry" in said) == (True, False)
+
 
 def test_a_load_that_failed_is_asked_for_anew(capsys: pytest.CaptureFixture[str]) -> None:
     wait_and_report(ASKED, [ended("failed", "failed", kind="load", model="qwen")], Waiting())

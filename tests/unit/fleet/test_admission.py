@@ -25,6 +25,7 @@ from remuda.fleet.admission import (
     with_max_replicas_override,
     without_label,
     worker_ended,
+    worker_starts,
 )
 from remuda.fleet.health import Fleet, ListeningPeriods, NodeStatus
 from remuda.fleet.model import Candidate, Label, LabelSource, Node, Resources, StoredBusTrouble, StoredReport
@@ -332,6 +333,9 @@ def test_a_worker_that_its_parent_saw_end_is_gone_at_once_and_back_when_it_regis
 def test_a_worker_that_said_goodbye_stays_as_it_said() -> None:
     departed = node(departed=True)
     assert worker_ended(departed, departed.boot_id, "it ended") == departed
+    starting = worker_starts(departed, departed.boot_id, "it was just started")
+    assert (starting.departed, starting.ended) == (True, "it was just started")
+    assert worker_starts(departed, BootId("an earlier one"), "late") == departed
 
 
 @pytest.mark.parametrize("key", ["gpu.vendor", "gpu.vram"])

@@ -182,10 +182,19 @@ def test_of_a_worker_that_has_stopped_that_is_said_first(problem: str, closed: b
     dials = {shown.id: [Dial(shown.id, "fe-1", problem, now, bus_closed=closed)]}
     reasons = Fleet(now, hearing, [shown], dials).standing(shown, THRESHOLDS).reasons
     assert reasons[0] == (
-        "its worker has stopped, or its machine is off: start it again on that machine "
+        "its worker has stopped, its machine is off, or the network to it is down: check that machine "
         f"(127.0.0.1:50050: {problem})"
     )
     assert not any("open that port" in one for one in reasons)
+
+
+def test_a_worker_that_was_heard_after_it_could_not_be_dialled_has_not_stopped() -> None:
+    shown = node(last_heartbeat=NOON + timedelta(seconds=5))
+    now = NOON + timedelta(seconds=5)
+    hearing = ListeningPeriods.of([ListeningPeriod(NOON, now)])
+    dials = {shown.id: [Dial(shown.id, "fe-1", "refused, and it left", NOON, bus_closed=True)]}
+    standing = Fleet(now, hearing, [shown], dials).standing(shown, THRESHOLDS)
+    assert (standing.stopped, "has stopped" in str(standing.reasons)) == ("", False)
 
 
 def test_a_node_that_cannot_be_reached_stays_healthy_on_the_wire_and_is_marked_as_unreachable() -> None:

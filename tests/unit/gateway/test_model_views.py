@@ -94,7 +94,7 @@ def test_replica_of_a_node_that_is_offline_is_not_shown_as_loaded() -> None:
 def test_replica_of_a_worker_that_has_stopped_is_at_once_shown_as_unreachable() -> None:
     stopped = shown(7, stopped="its worker has stopped")
     assert (stopped.state, stopped.unloads_at) == ("unreachable", None)
-    assert stopped.why == "the worker on gpu-1 has stopped, or the machine is off"
+    assert stopped.why == "the worker on gpu-1 has stopped, the machine is off, or the network to it is down"
 
 
 def test_replica_of_a_node_that_cannot_be_dialled_is_unreachable_unless_its_worker_is_heard() -> None:

@@ -282,7 +282,7 @@ def test_node_that_this_frontend_cannot_dial_is_left_out_and_not_waited_for() ->
 
 
 STOPPED = (
-    "its worker has stopped, or its machine is off: start it again on that machine "
+    "its worker has stopped, its machine is off, or the network to it is down: check that machine "
     "(10.0.0.5:50050: the connection was refused, and its connection to the bus is closed, too)"
 )
 KILLED = {"fe-1": f"the connection was refused{BUS_CLOSED}"}

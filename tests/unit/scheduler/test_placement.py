@@ -316,6 +316,13 @@ def test_labels_that_a_node_lacks_are_named() -> None:
     )
 
 
+def test_labels_that_only_a_node_itself_sets_are_not_suggested() -> None:
+    need = a_need(selector={"node.name": "attic", "room": "attic"})
+    assert why(need, an_offer()) == (
+        "no label node.name=attic and no label room=attic, which the model asks for"
+    )
+
+
 def test_silent_node_without_the_labels_asked_for_is_not_waited_for() -> None:
     silent = an_offer(unfit="not heard for 40 s", passing=True)
     assert refused(a_need(), silent).waiting_helps
