@@ -92,7 +92,7 @@ async def running_frontend(
     starts_worker: bool = False,
 ) -> AsyncIterator[RunningFrontend]:
     """A frontend that answers when the block begins. Misconfigured before anything has started.
-    `probes_commands`: look for nodes whose workers are not on the bus. `starts_worker`: whoever calls
+    `probes_commands`: look for nodes whose workers are not on the bus. `starts_worker`: the caller
     this is about to start the worker of `policy`'s own secret, which does not run yet."""
     async with AsyncExitStack() as stack:
         build = _Build(stack, settings, policy, clock or SystemClock(), entropy or SystemEntropy())

@@ -124,8 +124,8 @@ async def background(*runners: Runner) -> AsyncIterator[None]:
 
 
 class Stop:
-    """The wish to end. Whoever runs waits for it and then unwinds, inner parts first; while it is still
-    starting up, or where nobody waits, it is cancelled instead."""
+    """The wish to end. A running process waits for it and then unwinds, inner parts first; while it is still
+    starting up, or not waiting, it is cancelled instead."""
 
     def __init__(self) -> None:
         self.scope = anyio.CancelScope()

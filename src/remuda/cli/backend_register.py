@@ -72,8 +72,8 @@ def switch_back(here: Here, name: str) -> None:
     import anyio
 
     folder = anyio.run(_switch_back, here.machine(), name)
-    told = one_line(f"{folder}: switched back to the previous version")
-    click.echo(json.dumps({"name": folder}) if here.as_json else told)
+    line = one_line(f"{folder}: switched back to the previous version")
+    click.echo(json.dumps({"name": folder}) if here.as_json else line)
 
 
 def _check_stands_alone(manifest: "BackendManifest", file: Path) -> None:

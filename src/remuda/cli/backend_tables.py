@@ -85,8 +85,8 @@ def complaint_lines(reading: Reading) -> list[str]:
     """Entries of a gallery that cannot be used, by name, line and reason; of many the first few."""
     complaints, gallery = reading.index.complaints, reading.gallery.name
     more = len(complaints) - _COMPLAINTS_MAX
-    told = [f"gallery {gallery} has {complaint}" for complaint in complaints[:_COMPLAINTS_MAX]]
-    return [*told, f"gallery {gallery} has {more} more such entries"] if more > 0 else told
+    lines = [f"gallery {gallery} has {complaint}" for complaint in complaints[:_COMPLAINTS_MAX]]
+    return [*lines, f"gallery {gallery} has {more} more such entries"] if more > 0 else lines
 
 
 def installed_table(backends: Sequence[ListedBackend], output: Console) -> Table:

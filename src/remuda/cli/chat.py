@@ -63,7 +63,7 @@ class ChatReply:
 @click.option("--temperature", type=Amount(), help="Sampling temperature. Default: the model's own.")
 @client_command
 def chat(
-    asked: ClientOptions,
+    options: ClientOptions,
     model: str | None,
     prompt: str | None,
     system: str,
@@ -76,55 +76,55 @@ def chat(
     ends it. With PROMPT, or text on standard input, one message is sent and only the answer is printed.
     MODEL can be left out where there is only one.
     """
-    if asked.as_json and prompt is None and sys.stdin.isatty():
+    if options.as_json and prompt is None and sys.stdin.isatty():
         raise click.UsageError("--json needs one message: give a PROMPT, or pipe it in")
-    name = model or _only_model(asked)
+    name = model or _only_model(options)
     body = {"model": name, "stream": True, "stream_options": {"include_usage": True}}
     given = {"max_tokens": max_tokens, "temperature": temperature}
     body |= {key: value for key, value in given.items() if value is not None}
     messages = [{"role": "system", "content": system}] if system else []
     if prompt is not None or not sys.stdin.isatty():
-        if not (said := (sys.stdin.read() if prompt is None else prompt).strip()):
+        if not (text := (sys.stdin.read() if prompt is None else prompt).strip()):
             source = "standard input" if prompt is None else "PROMPT"
             raise Invalid(f"nothing to send: {source} is empty", hint=_PIPE)
-        messages.append({"role": "user", "content": said})
-        _once(asked, {**body, "messages": messages})
+        messages.append({"role": "user", "content": text})
+        _once(options, {**body, "messages": messages})
         return
     click.echo(one_line(f"{name}: type a message; {_HOW_TO_END}"), err=True)
-    _converse(asked, body, messages, _lines())
+    _converse(options, body, messages, _lines())
 
 
 def _converse(
-    asked: ClientOptions, body: dict[str, object], messages: list[dict[str, str]], lines: Iterable[str]
+    options: ClientOptions, body: dict[str, object], messages: list[dict[str, str]], lines: Iterable[str]
 ) -> None:
     for line in lines:
-        said = {"role": "user", "content": line}
+        message = {"role": "user", "content": line}
         try:
-            reply = _spoken(asked, {**body, "messages": [*messages, said]})
+            reply = _spoken(options, {**body, "messages": [*messages, message]})
         except RemudaError as error:  # The conversation goes on as if this had not been said.
             click.echo("\n" + in_lines(str(error), error.details), err=True)
         else:
-            messages += [said, {"role": "assistant", "content": reply.text}]
+            messages += [message, {"role": "assistant", "content": reply.text}]
 
 
-def _once(asked: ClientOptions, body: dict[str, object]) -> None:
-    if not asked.as_json:
-        if _spoken(asked, body, about=False).stopped:
+def _once(options: ClientOptions, body: dict[str, object]) -> None:
+    if not options.as_json:
+        if _spoken(options, body, about=False).stopped:
             raise click.exceptions.Exit(Exit.INTERRUPTED)
         return
-    with connect(asked, _QUIET_S) as client:
+    with connect(options, _QUIET_S) as client:
         plain = {key: value for key, value in body.items() if key not in ("stream", "stream_options")}
         click.echo(client.call("POST", "v1", "chat", "completions", body=plain).body)
 
 
-def _spoken(asked: ClientOptions, body: dict[str, object], *, about: bool = True) -> ChatReply:
+def _spoken(options: ClientOptions, body: dict[str, object], *, about: bool = True) -> ChatReply:
     """The answer, shown as it comes."""
     from remuda.core.clock import SystemClock
 
     clock, reply = SystemClock(), ChatReply()
     began_s = clock.monotonic()
     try:
-        for text in _answer(asked, body, reply):
+        for text in _answer(options, body, reply):
             if reply.first_s is None:
                 reply.first_s = clock.monotonic() - began_s
             click.echo(as_text(text), nl=False)
@@ -140,13 +140,13 @@ def _spoken(asked: ClientOptions, body: dict[str, object], *, about: bool = True
     return reply
 
 
-def _answer(asked: ClientOptions, body: dict[str, object], reply: ChatReply) -> Iterator[str]:
+def _answer(options: ClientOptions, body: dict[str, object], reply: ChatReply) -> Iterator[str]:
     from remuda.core.sse import SseParser
 
     parser = SseParser()
     with (
         _Waiting(str(body["model"])) as waiting,
-        connect(asked) as client,
+        connect(options) as client,
         client.post_stream("v1", "chat", "completions", body=body, headers=_SHOW_NODE, quiet_s=_QUIET_S) as (
             headers,
             chunks,
@@ -240,15 +240,15 @@ def _pieces(event: dict[str, object], reply: ChatReply) -> Iterator[str]:
 
 def _about(reply: ChatReply) -> str:
     """Speed is that of the answer itself, from its first word on."""
-    told = [f"from {reply.node}"] if reply.node else []
+    parts = [f"from {reply.node}"] if reply.node else []
     if reply.tokens:
-        told.append(f"{reply.tokens} tokens")
+        parts.append(f"{reply.tokens} tokens")
         after_first_s = reply.seconds - (reply.first_s or 0.0)
         if reply.tokens > 1 and after_first_s > 0:
-            told.append(f"{(reply.tokens - 1) / after_first_s:.1f} tok/s")
+            parts.append(f"{(reply.tokens - 1) / after_first_s:.1f} tok/s")
     if reply.first_s is not None:
-        told.append(f"first token after {reply.first_s:.1f} s")
-    return ", ".join(told)
+        parts.append(f"first token after {reply.first_s:.1f} s")
+    return ", ".join(parts)
 
 
 def _lines() -> Iterator[str]:
@@ -266,9 +266,9 @@ def _lines() -> Iterator[str]:
             yield line
 
 
-def _only_model(asked: ClientOptions) -> str:
+def _only_model(options: ClientOptions) -> str:
     """The model, where there is no choice."""
-    with connect(asked) as client:
+    with connect(options) as client:
         listed = json.loads(client.get("v1", "models").body)
     names = [str(model["id"]) for model in listed.get("data", [])]
     if not names:

@@ -45,14 +45,14 @@ _OPS_MAX: Final = 20  # Operations that are looked at, the newest.
 class Patient:
     """The machine that is looked at, as the command line and the environment describe it."""
 
-    asked: ClientOptions
+    options: ClientOptions
     config: str | None
     environ: Mapping[str, str]
     clock: Clock
 
     @property
     def flags(self) -> Mapping[str, object]:
-        return {"data_dir": self.asked.data_dir, "config": self.config}
+        return {"data_dir": self.options.data_dir, "config": self.config}
 
     @property
     def folder(self) -> DataFolder:
@@ -70,7 +70,7 @@ class Patient:
     def target(self) -> Target:
         """The frontend that commands here talk to; on a machine that joined one, that one."""
         try:
-            return find_target(self.asked, self.environ)
+            return find_target(self.options, self.environ)
         except NotRunningHere:
             settings = self.settings()
             if not isinstance(settings, WorkerSettings):
@@ -164,8 +164,8 @@ def check_bus(patient: Patient) -> list[Finding]:
 def check_worker(patient: Patient) -> list[Finding]:
     """The worker of this machine, if it is to have one: whether it runs, and can be commanded."""
     folder = patient.folder
-    said = read_json(folder.worker_endpoint)
-    pid, url = said.get("pid"), said.get("url")
+    endpoint = read_json(folder.worker_endpoint)
+    pid, url = endpoint.get("pid"), endpoint.get("url")
     if isinstance(pid, int) and isinstance(url, str) and alive(pid):
         return [findings.worker(_worker_trouble(url), pid)]
     frontend, removal = read_json(folder.endpoint), read_json(folder.removed)
@@ -176,9 +176,9 @@ def check_worker(patient: Patient) -> list[Finding]:
     parent = frontend.get("pid")
     if frontend.get("starts_worker") and isinstance(parent, int) and alive(parent):
         return [findings.own_worker_stopped(parent, _why_own_worker_ended(folder))]
-    if folder.endpoint.exists() and not said:
+    if folder.endpoint.exists() and not endpoint:
         return []  # A frontend; where it has a worker of its own, it starts that.
-    if not folder.joined.exists() and not said:
+    if not folder.joined.exists() and not endpoint:
         return []
     return [findings.worker_stopped(service_unit.start_command(folder.root.absolute()) or "remuda worker")]
 
@@ -308,11 +308,11 @@ def _why_not(host: str, port: int) -> str:
 
 def _own_processes(folder: DataFolder) -> frozenset[int]:
     """The processes that say of themselves that they use this data folder."""
-    said: list[object] = [read_json(folder.endpoint).get("pid")]
+    pids: list[object] = [read_json(folder.endpoint).get("pid")]
     for lock in folder.root.glob("*.lock"):
         text = lock.read_text().strip()
-        said.append(int(text) if text.isdigit() else None)
-    return frozenset(pid for pid in said if isinstance(pid, int) and alive(pid))
+        pids.append(int(text) if text.isdigit() else None)
+    return frozenset(pid for pid in pids if isinstance(pid, int) and alive(pid))
 
 
 def _holder(port: int, ours: frozenset[int]) -> Holder | None:
@@ -367,9 +367,9 @@ def _worker_trouble(url: str) -> str:
 
 def _why_own_worker_ended(folder: DataFolder) -> str:
     """Empty: not known; it may be about to start. On a full disk it cannot be written down."""
-    said = read_json(folder.worker_ending).get("reason")
-    if isinstance(said, str) and said:
-        return said
+    reason = read_json(folder.worker_ending).get("reason")
+    if isinstance(reason, str) and reason:
+        return reason
     try:
         folder.prepare()
     except Misconfigured as error:

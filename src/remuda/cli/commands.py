@@ -75,12 +75,12 @@ def client_command(function: Callable[Concatenate[ClientOptions, P], None]) -> C
     return gathered
 
 
-def connect(asked: ClientOptions, timeout_s: float | None = None) -> "AdminClient":
+def connect(options: ClientOptions, timeout_s: float | None = None) -> "AdminClient":
     """A client of the frontend that is asked for."""
     from remuda.cli.client import TIMEOUT_S, AdminClient
     from remuda.cli.target import find_target
 
-    return AdminClient(find_target(asked, os.environ), timeout_s or TIMEOUT_S)
+    return AdminClient(find_target(options, os.environ), timeout_s or TIMEOUT_S)
 
 
 def confirm(question: str) -> None:

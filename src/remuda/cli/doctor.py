@@ -19,7 +19,7 @@ from remuda.core.clock import SystemClock
 )
 @config_option
 @client_command
-def command(asked: ClientOptions, config: str | None) -> None:
+def command(options: ClientOptions, config: str | None) -> None:
     """Check settings, data folder, disk, ports, frontend, database, bus, clock, GPU driver, versions, nodes,
     operations, models and galleries."""
     from remuda.cli.checks import Patient, examine
@@ -27,9 +27,9 @@ def command(asked: ClientOptions, config: str | None) -> None:
     from remuda.core.log import configure
 
     configure("error")  # What libraries have to say is said by the findings.
-    found = examine(Patient(asked, config, os.environ, SystemClock()))
+    found = examine(Patient(options, config, os.environ, SystemClock()))
     healthy = all(finding.level is not Level.PROBLEM for finding in found)
-    if asked.as_json:
+    if options.as_json:
         click.echo(json.dumps({"healthy": healthy, "findings": [asdict(finding) for finding in found]}))
     else:
         from remuda.cli.findings import page

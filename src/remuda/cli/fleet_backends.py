@@ -45,8 +45,12 @@ def complete_backends(ctx: click.Context, param: click.Parameter, incomplete: st
             items = (*_items(client, "backends"), *_items(client, "backends", "available"))
     except RemudaError:
         return []
-    told = {item.name: item.description.partition(". ")[0] for item in items}
-    return [CompletionItem(name, help=told[name]) for name in sorted(told) if name.startswith(incomplete)]
+    descriptions = {item.name: item.description.partition(". ")[0] for item in items}
+    return [
+        CompletionItem(name, help=descriptions[name])
+        for name in sorted(descriptions)
+        if name.startswith(incomplete)
+    ]
 
 
 name_argument = click.argument("name", shell_complete=complete_backends)
@@ -74,7 +78,7 @@ class NodeChoice:
 class Terms:
     """How an operation is asked for, and whether it is waited for."""
 
-    asked: ClientOptions
+    options: ClientOptions
     which: NodeChoice
     waiting: "Waiting"
     expires: timedelta | None
@@ -87,7 +91,7 @@ def operation_command(function: Callable[Concatenate[Terms, P], None]) -> Callab
 
     @functools.wraps(function)
     def gathered(
-        asked: ClientOptions,
+        options: ClientOptions,
         nodes: tuple[str, ...],
         selector: str,
         everybody: bool,
@@ -106,7 +110,7 @@ def operation_command(function: Callable[Concatenate[Terms, P], None]) -> Callab
         if bool(which.nodes) + bool(selector) + everybody > 1:
             raise click.UsageError("give only one of --nodes, --selector and --all")
         waiting = Waiting(not no_wait, timeout, watch)
-        function(Terms(asked, which, waiting, expires, idempotency_key, dry_run), *args, **kwargs)
+        function(Terms(options, which, waiting, expires, idempotency_key, dry_run), *args, **kwargs)
 
     unbound: Callable[..., None] = gathered  # Click calls it by names.
     command = client_command(unbound)
@@ -160,17 +164,17 @@ _OPERATION_OPTIONS = (
 @local_option
 @config_option
 @client_command
-def list_backends(asked: ClientOptions, local: bool, config: str | None) -> None:
+def list_backends(options: ClientOptions, local: bool, config: str | None) -> None:
     """List what is installed where: versions, digests, differences between nodes, and newer versions."""
     if local:
-        list_here(Here(config, asked.data_dir, asked.as_json))
+        list_here(Here(config, options.data_dir, options.as_json))
         return
     from remuda.wire.operations import BackendItems, UpgradeItems
 
-    with connect(asked) as client:
+    with connect(options) as client:
         answer = client.get("backends")
         upgrades = client.get("api", "backends", "upgrades")
-    if asked.as_json:
+    if options.as_json:
         click.echo(json.dumps({"backends": json.loads(answer.body), "upgrades": _listed(upgrades)}))
         return
     from remuda.cli.fleet_tables import installed_table
@@ -188,15 +192,15 @@ def list_backends(asked: ClientOptions, local: bool, config: str | None) -> None
 @click.argument("words", metavar="[TEXT]", nargs=-1)
 @click.option("--builds", is_flag=True, help="Also list the builds for specific hardware.")
 @client_command
-def list_available(asked: ClientOptions, words: tuple[str, ...], builds: bool) -> None:
+def list_available(options: ClientOptions, words: tuple[str, ...], builds: bool) -> None:
     """List what the frontend's galleries offer, and which nodes each backend fits."""
     from remuda.cli.fleet_tables import available_table, wanted_of
     from remuda.wire.operations import BackendFits
 
-    with connect(asked) as client:
+    with connect(options) as client:
         items = wanted_of(_items(client, "backends", "available"), words, builds=builds)
         fits = client.get("api", "backends", "fits").read(BackendFits)
-    if asked.as_json:
+    if options.as_json:
         rows = [{**item.model_dump(mode="json"), "fits": fits.backends.get(item.id, [])} for item in items]
         unread = {"unread": fits.unread} if fits.unread else {}
         click.echo(json.dumps({"nodes": fits.nodes, "backends": rows, **unread}))
@@ -216,15 +220,15 @@ def list_available(asked: ClientOptions, words: tuple[str, ...], builds: bool) -
 )
 @click.option("--check", is_flag=True, help="Ask the registries now; takes a few seconds.")
 @client_command
-def list_upgrades(asked: ClientOptions, check: bool) -> None:
+def list_upgrades(options: ClientOptions, check: bool) -> None:
     """List what can be upgraded, where nodes differ, when galleries and registries were last asked, and which
     of them could not be reached."""
     from remuda.wire.operations import UpgradesReply
 
-    with connect(asked, timeout_s=_PLAN_S) as client:
+    with connect(options, timeout_s=_PLAN_S) as client:
         path = ("api", "ops", "upgrades")
         answer = client.call("POST", *path, "check") if check else client.get(*path)
-    if asked.as_json:
+    if options.as_json:
         click.echo(answer.body)
         return
     from remuda.cli.fleet_tables import age_lines, known_bad, upgrade_table
@@ -233,8 +237,8 @@ def list_upgrades(asked: ClientOptions, check: bool) -> None:
     output, reply = console(), answer.read(UpgradesReply)
     _tell_unchecked(reply.unchecked)
     for one in reply.unread if check else ():  # It matters to nothing that is installed.
-        told = f"warning: {one.source} could not be read; nothing installed came from it: {one.reason}"
-        click.echo(one_line(told), err=True)
+        warning = f"warning: {one.source} could not be read; nothing installed came from it: {one.reason}"
+        click.echo(one_line(warning), err=True)
     if reply.upgrades:
         show(output, upgrade_table(reply.upgrades, output))
     for bad in reply.known_bad:
@@ -248,8 +252,8 @@ def _tell_unchecked(unchecked: "Sequence[UncheckedItem]") -> None:
 
     for one in unchecked:
         last = f"; it last answered at {local(one.checked_at)}" if one.checked_at else ""
-        told = f"{', '.join(one.backends)} could not be checked ({one.source}): {one.reason}{last}"
-        click.echo(one_line(f"warning: {told}"), err=True)
+        line = f"{', '.join(one.backends)} could not be checked ({one.source}): {one.reason}{last}"
+        click.echo(one_line(f"warning: {line}"), err=True)
 
 
 def _listed(answer: "ApiAnswer") -> list[object]:
@@ -347,9 +351,9 @@ def remove_backend(terms: Terms, name: str, local: bool, config: str | None, yes
     waiting, not the operation.
     """
     if local:
-        remove_here(Here(config, terms.asked.data_dir, terms.asked.as_json), name)
+        remove_here(Here(config, terms.options.data_dir, terms.options.as_json), name)
         return
-    if not yes and not terms.dry_run and not terms.asked.as_json and sys.stdin.isatty():
+    if not yes and not terms.dry_run and not terms.options.as_json and sys.stdin.isatty():
         _confirm_removal(terms, name)
     _ask(terms, {"kind": "remove", "backend": name})
 
@@ -357,7 +361,7 @@ def remove_backend(terms: Terms, name: str, local: bool, config: str | None, yes
 def _confirm_removal(terms: Terms, name: str) -> None:
     from remuda.wire.serving import ModelItems
 
-    with connect(terms.asked) as client:
+    with connect(terms.options) as client:
         models = client.get("api", "models").read(ModelItems).models
     needed_by = [model.name for model in models if model.backend == name]
     if needed_by:
@@ -374,25 +378,25 @@ def _ask(terms: Terms, wish: Mapping[str, object], *, warn_first: bool = False) 
     extra: dict[str, object] = {"dry_run": terms.dry_run, "idempotency_key": terms.idempotency_key}
     if terms.expires is not None:
         extra["expires_s"] = terms.expires.total_seconds()
-    with connect(terms.asked, timeout_s=_PLAN_S) as client:
+    with connect(terms.options, timeout_s=_PLAN_S) as client:
         body = {**wish, **extra, **terms.which.body(client)}
-        told = _warned(terms.asked, client, body) if warn_first and not terms.dry_run else ()
+        warnings = _warned(terms.options, client, body) if warn_first and not terms.dry_run else ()
         answer = _submit(client, "api", "ops", body=body)
     if terms.dry_run:
-        _tell_plan(terms.asked, answer.body)
+        _tell_plan(terms.options, answer.body)
         return
-    code = _follow_up(terms, [answer.read(OpSubmitted)], together=False, told=told)
+    code = _follow_up(terms, [answer.read(OpSubmitted)], together=False, warnings=warnings)
     click.get_current_context().exit(code)
 
 
-def _warned(asked: ClientOptions, client: "AdminClient", body: Mapping[str, object]) -> Sequence[str]:
+def _warned(options: ClientOptions, client: "AdminClient", body: Mapping[str, object]) -> Sequence[str]:
     """What was warned of."""
     from remuda.wire.operations import OpPlan
 
     plan = _submit(client, "api", "ops", body={**body, "dry_run": True}).read(OpPlan)
     for warning in plan.warnings:
         click.echo(one_line(f"warning: {warning}"), err=True)
-    if plan.warnings and sys.stdin.isatty() and not asked.as_json:
+    if plan.warnings and sys.stdin.isatty() and not options.as_json:
         click.confirm("Continue anyway?", abort=True, err=True)
     return plan.warnings
 
@@ -406,7 +410,7 @@ def _upgrade_all(terms: Terms, roll_out: Mapping[str, object]) -> None:
         raise click.UsageError(
             "--all-backends cannot be combined with these options; upgrade backends one by one instead"
         )
-    with connect(terms.asked, timeout_s=_PLAN_S) as client:
+    with connect(terms.options, timeout_s=_PLAN_S) as client:
         submitted = _submit(client, "api", "ops", "upgrades", body=roll_out).read(OpsSubmitted)
     for reason in submitted.refused:
         click.echo(one_line(f"warning: {reason}"), err=True)
@@ -414,11 +418,11 @@ def _upgrade_all(terms: Terms, roll_out: Mapping[str, object]) -> None:
     for bad in submitted.known_bad:
         if not any(reason.startswith(f"{bad.backend_name}: ") for reason in submitted.refused):
             click.echo(one_line(known_bad(bad)), err=True)
-    if not submitted.operations and not submitted.refused and not terms.asked.as_json:
-        told = UpgradesReply(
+    if not submitted.operations and not submitted.refused and not terms.options.as_json:
+        reply = UpgradesReply(
             unchecked=submitted.unchecked, checked=submitted.checked, known_bad=submitted.known_bad
         )
-        for line in age_lines(told):
+        for line in age_lines(reply):
             click.echo(one_line(line))
         return
     code = _follow_up(terms, submitted.operations, together=True)
@@ -434,7 +438,7 @@ def _submit(client: "AdminClient", *path: str, body: Mapping[str, object]) -> "A
 
 
 def _follow_up(
-    terms: Terms, submitted: "Sequence[OpSubmitted]", *, together: bool, told: Sequence[str] = ()
+    terms: Terms, submitted: "Sequence[OpSubmitted]", *, together: bool, warnings: Sequence[str] = ()
 ) -> Exit:
     from remuda.cli.ops_wait import wait_and_report
 
@@ -442,10 +446,10 @@ def _follow_up(
         if one.joined:
             click.echo(one_line(_joined(one.operation)), err=True)
         for warning in one.warnings:
-            if warning not in told:
+            if warning not in warnings:
                 click.echo(one_line(f"warning: {warning}"), err=True)
     ops = [one.operation for one in submitted]
-    return wait_and_report(terms.asked, ops, terms.waiting, together=together)
+    return wait_and_report(terms.options, ops, terms.waiting, together=together)
 
 
 def _joined(op: "OpView") -> str:
@@ -461,8 +465,8 @@ def _joined(op: "OpView") -> str:
     )
 
 
-def _tell_plan(asked: ClientOptions, body: bytes) -> None:
-    if asked.as_json:
+def _tell_plan(options: ClientOptions, body: bytes) -> None:
+    if options.as_json:
         click.echo(body)
         return
     from remuda.cli.ops_tables import plan_table

@@ -141,8 +141,8 @@ def _by_content(nodes: Sequence[NodeHolding]) -> list[tuple[tuple[str, str], lis
 
 def _news(upgrade: UpgradeItem | None, item: BackendItem, nodes: Sequence[NodeHolding]) -> str:
     unstarted = [node.node_name for node in nodes if node.start_error]
-    told = [f"does not start on {some_of(unstarted)}"] if unstarted else []
-    return ", ".join(told + _upgrade_news(upgrade, item, nodes)) or UNKNOWN
+    notes = [f"does not start on {some_of(unstarted)}"] if unstarted else []
+    return ", ".join(notes + _upgrade_news(upgrade, item, nodes)) or UNKNOWN
 
 
 def _upgrade_news(upgrade: UpgradeItem | None, item: BackendItem, nodes: Sequence[NodeHolding]) -> list[str]:

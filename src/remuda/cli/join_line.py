@@ -12,13 +12,13 @@ from remuda.cli.invocation import ClientOptions
     epilog=examples("remuda join-line", "remuda join-line --json"),
 )
 @client_command
-def command(asked: ClientOptions) -> None:
+def command(options: ClientOptions) -> None:
     """Show the command that makes another machine join this frontend. It contains the registration token."""
     from remuda.wire.admin import JoinLines
 
-    with connect(asked) as client:
+    with connect(options) as client:
         answer = client.get("api", "join-line")
-    if asked.as_json:
+    if options.as_json:
         click.echo(answer.body)
         return
     lines = answer.read(JoinLines)

@@ -22,11 +22,11 @@ def group() -> None:
 
 @group.command("list", epilog=examples("remuda keys", "remuda keys list --json"))
 @client_command
-def list_keys(asked: ClientOptions) -> None:
+def list_keys(options: ClientOptions) -> None:
     """List active keys. The keys themselves are not stored, only their first characters."""
-    with connect(asked) as client:
+    with connect(options) as client:
         answer = client.get("api", "keys")
-    if asked.as_json:
+    if options.as_json:
         click.echo(json.dumps({"keys": json.loads(answer.body)}))
         return
     from remuda.cli.render import Column, console, fitting, local, show
@@ -68,14 +68,14 @@ def list_keys(asked: ClientOptions) -> None:
     "--model", "models", multiple=True, metavar="MODEL", help="Allow only this model; may be repeated."
 )
 @client_command
-def create_key(asked: ClientOptions, name: str, scope: str, models: tuple[str, ...]) -> None:
+def create_key(options: ClientOptions, name: str, scope: str, models: tuple[str, ...]) -> None:
     """Create a key. It is shown only once."""
     if scope == "admin" and models:
         raise click.UsageError("an admin key is for everything; leave out --model or --scope admin")
     wanted = {"name": name, "scope": scope, "models": list(models)}
-    with connect(asked) as client:
+    with connect(options) as client:
         answer = client.call("POST", "api", "keys", body=wanted)
-    if asked.as_json:
+    if options.as_json:
         click.echo(answer.body)
         return
     from remuda.wire.admin import KeyView
@@ -90,11 +90,11 @@ def create_key(asked: ClientOptions, name: str, scope: str, models: tuple[str, .
 @group.command("revoke", epilog=examples("remuda keys revoke laptop"))
 @click.argument("name", metavar="NAME|ID")
 @client_command
-def revoke_key(asked: ClientOptions, name: str) -> None:
+def revoke_key(options: ClientOptions, name: str) -> None:
     """Revoke a key: it stops working at once."""
     from remuda.wire.admin import KeyViews
 
-    with connect(asked) as client:
+    with connect(options) as client:
         key = pick("key", client.get("api", "keys").read(KeyViews).root, name)
         answer = client.call("DELETE", "api", "keys", key.id)
-    click.echo(answer.body if asked.as_json else one_line(f"{key.name}: revoked"))
+    click.echo(answer.body if options.as_json else one_line(f"{key.name}: revoked"))

@@ -49,16 +49,16 @@ class LogSource:
 @click.option("--follow", "-f", is_flag=True, help="Keep showing new lines as they come.")
 @click.option("--tail", type=WholeNumber(0), default=100, show_default=True, help="Last lines of each log.")
 @client_command
-def command(asked: ClientOptions, what: str, follow: bool, tail: int) -> None:
+def command(options: ClientOptions, what: str, follow: bool, tail: int) -> None:
     """Show what the processes of a node, a model or a backend wrote."""
-    with connect(asked, WAIT_S) as client:
+    with connect(options, WAIT_S) as client:
         sources = _sources(client, what)
         if follow:
-            _follow_all(asked, sources, tail)
+            _follow_all(options, sources, tail)
             return
         logs = [(source, _lines(client, source, tail)) for source in sources]
     in_order = by_time(logs)
-    if asked.as_json:
+    if options.as_json:
         click.echo(json.dumps({"lines": [as_json_line(source, line) for source, line in in_order]}))
         return
     for source, line in in_order:
@@ -160,7 +160,7 @@ def _lines(client: "AdminClient", source: LogSource, tail: int) -> Sequence["Log
 # Following.
 
 
-def _follow_all(asked: ClientOptions, sources: Sequence[LogSource], tail: int) -> None:
+def _follow_all(options: ClientOptions, sources: Sequence[LogSource], tail: int) -> None:
     """Each log in a thread of its own, until all of them end, the command is interrupted, or the program that
     reads our output has gone."""
     from remuda.cli.following import followed
@@ -179,10 +179,10 @@ def _follow_all(asked: ClientOptions, sources: Sequence[LogSource], tail: int) -
                 click.echo(f"{source.node}: {one_line(words)}", err=True)
 
         try:
-            for line in followed(partial(_stream, asked, source), tail, tell, threading.Event().wait):
+            for line in followed(partial(_stream, options, source), tail, tell, threading.Event().wait):
                 text = _as_text(source, line, alone=len(sources) == 1)
                 with printing:
-                    click.echo(json.dumps(as_json_line(source, line)) if asked.as_json else text)
+                    click.echo(json.dumps(as_json_line(source, line)) if options.as_json else text)
         except RemudaError as error:
             tell(error.message)
         except BrokenPipeError:
@@ -198,12 +198,12 @@ def _follow_all(asked: ClientOptions, sources: Sequence[LogSource], tail: int) -
 
 
 @contextmanager
-def _stream(asked: ClientOptions, source: LogSource, tail: int) -> Iterator[Iterator[bytes]]:
+def _stream(options: ClientOptions, source: LogSource, tail: int) -> Iterator[Iterator[bytes]]:
     """With a client of its own: a frontend that was started again may have another address and key."""
     path = ("api", "nodes", source.node_id, "backend-logs", source.name)
     query = {"follow": "true", "tail": str(tail)}
     with (
-        connect(asked, WAIT_S) as client,
+        connect(options, WAIT_S) as client,
         client.stream(*path, query=query, headers={}, quiet_s=_QUIET_S) as chunks,
     ):
         yield chunks

@@ -65,9 +65,9 @@ class Root(Verbs):
         try:
             return super().invoke(ctx)
         except RemudaError as error:
-            told = error.problem()
+            problem = error.problem()
             report(
-                Problem(told.code, error.message, told.hint),
+                Problem(problem.code, error.message, problem.hint),
                 as_json=as_json,
                 details=error.details,
                 is_error=not isinstance(error, Interrupted),

@@ -39,11 +39,11 @@ def refuse_url(text: str) -> None:
     raise Invalid(words, hint=f"curl -L -o {file} {pasted(text)}, then: remuda models add {file}")
 
 
-def model_text(file: Path, name: str | None, context: int | None, asked: ClientOptions) -> str:
+def model_text(file: Path, name: str | None, context: int | None, options: ClientOptions) -> str:
     """The YAML of the model in this file. A GGUF file is brought to this machine's folder of models."""
     file = file.expanduser()
     if file.suffix.lower() == ".gguf":
-        return _from_gguf(file, name, context, _models_folder(asked, os.environ, file.name))
+        return _from_gguf(file, name, context, _models_folder(options, os.environ, file.name))
     if context is not None:
         raise Invalid("--context is for GGUF files", hint="set context_size in the YAML")
     try:
@@ -63,23 +63,23 @@ def _reason(error: OSError) -> str:
     return "it is a folder" if isinstance(error, IsADirectoryError) else os_reason(error)
 
 
-def _models_folder(asked: ClientOptions, environ: Mapping[str, str], file: str) -> Path:
+def _models_folder(options: ClientOptions, environ: Mapping[str, str], file: str) -> Path:
     """Of the frontend that runs on this machine, or will, or of this machine's worker. Raises Invalid if the
     frontend that is asked is elsewhere, and nothing here works for it: it would never see the file."""
-    folder = data_folder({"data_dir": asked.data_dir}, environ)
+    folder = data_folder({"data_dir": options.data_dir}, environ)
     running, joined = read_json(folder.endpoint), read_json(folder.joined)
-    named = asked.url or environ.get("REMUDA_URL")
-    if named and not (asked.data_dir or environ.get("REMUDA_DATA_DIR")):
-        url = checked_url(named, "--url" if asked.url else "REMUDA_URL")
+    named = options.url or environ.get("REMUDA_URL")
+    if named and not (options.data_dir or environ.get("REMUDA_DATA_DIR")):
+        url = checked_url(named, "--url" if options.url else "REMUDA_URL")
         if joined.get("register_to") != url:
             _check_sees(url, running.get("port"), file, folder.root)
-    told = running.get("models") or joined.get("models_path")
-    if isinstance(told, str) and Path(told) != folder.models and not Path(told).is_dir():
+    configured = running.get("models") or joined.get("models_path")
+    if isinstance(configured, str) and Path(configured) != folder.models and not Path(configured).is_dir():
         raise Invalid(
-            f"the models folder {told} does not exist",
+            f"the models folder {configured} does not exist",
             hint="create it, or start Remuda again with another --models-path",
         )
-    return Path(told) if isinstance(told, str) else folder.models
+    return Path(configured) if isinstance(configured, str) else folder.models
 
 
 def _check_sees(url: str, port: object, file: str, data: Path) -> None:

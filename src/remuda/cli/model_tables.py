@@ -27,8 +27,8 @@ def model_table(models: Sequence[ModelItem], now: datetime, output: Console) -> 
         Column("CONTEXT", [str(model.context_size or UNKNOWN) for model in models], needed=4, right=True),
         Column("FILES ON", [", ".join(model.nodes_with_files) or UNKNOWN for model in models], needed=3),
     ]
-    told = ((model.name, _problem(model, names)) for model in models)
-    problems = (Text(one_line(f"{name}: {problem}")) for name, problem in told if problem)
+    found = ((model.name, _problem(model, names)) for model in models)
+    problems = (Text(one_line(f"{name}: {problem}")) for name, problem in found if problem)
     return Group(fitting(columns, output), *problems)
 
 

@@ -47,11 +47,11 @@ def group() -> None:
 
 @group.command("list", epilog=examples("remuda models", "remuda models list --json"))
 @client_command
-def list_models(asked: ClientOptions) -> None:
+def list_models(options: ClientOptions) -> None:
     """List the models, where their files are, and whether they are loaded."""
-    with connect(asked) as client:
+    with connect(options) as client:
         answer = client.get("api", "models")
-    if asked.as_json:
+    if options.as_json:
         click.echo(answer.body)
         return
     from remuda.cli.model_tables import model_table
@@ -72,11 +72,11 @@ def list_models(asked: ClientOptions) -> None:
     epilog=examples("remuda models ps", "remuda models ps --json"),
 )
 @client_command
-def list_replicas(asked: ClientOptions) -> None:
+def list_replicas(options: ClientOptions) -> None:
     """List loaded models: on which node, how busy, and when they are unloaded if idle."""
-    with connect(asked) as client:
+    with connect(options) as client:
         answer = client.get("api", "replicas")
-    if asked.as_json:
+    if options.as_json:
         click.echo(answer.body)
         return
     from remuda.cli.model_tables import replica_table
@@ -101,7 +101,7 @@ def list_replicas(asked: ClientOptions) -> None:
 @click.option("--name", help="Name of the model in requests. Default: the one in the file.")
 @click.option("--context", type=WholeNumber(1), help="Context size in tokens, for a GGUF file.")
 @client_command
-def add_model(asked: ClientOptions, file: str, name: str | None, context: int | None) -> None:
+def add_model(options: ClientOptions, file: str, name: str | None, context: int | None) -> None:
     """Add a model from a YAML file, or from a GGUF file alone: its header has the rest.
 
     A GGUF file is linked into this machine's models folder, or copied where it cannot be linked. URLs are not
@@ -110,10 +110,10 @@ def add_model(asked: ClientOptions, file: str, name: str | None, context: int | 
     from remuda.cli.model_files import model_text, refuse_url
 
     refuse_url(file)
-    text = model_text(Path(file), name, context, asked)
-    with connect(asked, _ADD_S) as client:
+    text = model_text(Path(file), name, context, options)
+    with connect(options, _ADD_S) as client:
         answer = client.call("POST", "api", "models", body={"config": text})
-    if asked.as_json:
+    if options.as_json:
         click.echo(answer.body)
         return
     from remuda.wire.serving import ModelAdded
@@ -131,11 +131,11 @@ def add_model(asked: ClientOptions, file: str, name: str | None, context: int | 
 @group.command("remove", epilog=examples("remuda models remove smollm2-135m-instruct"))
 @model_argument
 @client_command
-def remove_model(asked: ClientOptions, name: str) -> None:
+def remove_model(options: ClientOptions, name: str) -> None:
     """Remove a model, and unload it. Its files stay where they are."""
-    with connect(asked) as client:
+    with connect(options) as client:
         answer = client.call("DELETE", "api", "models", name)
-    click.echo(answer.body if asked.as_json else one_line(f"{name}: removed"))
+    click.echo(answer.body if options.as_json else one_line(f"{name}: removed"))
 
 
 @group.command(
@@ -144,7 +144,7 @@ def remove_model(asked: ClientOptions, name: str) -> None:
 @model_argument
 @click.option("--no-wait", is_flag=True, help="Do not wait until it is loaded.")
 @client_command
-def load_model(asked: ClientOptions, name: str, no_wait: bool) -> None:
+def load_model(options: ClientOptions, name: str, no_wait: bool) -> None:
     """Load one more replica of a model, ahead of requests.
 
     Where it is loaded and no node can take another replica, that is said, and nothing is done.
@@ -153,16 +153,16 @@ def load_model(asked: ClientOptions, name: str, no_wait: bool) -> None:
     from remuda.wire.operations import OpView
     from remuda.wire.serving import ModelLoaded
 
-    with connect(asked) as client:
+    with connect(options) as client:
         answer = client.call("POST", "api", "models", name, "load")
     if answer.status == _LOADED_ALREADY:
         loaded = answer.read(ModelLoaded)
-        click.echo(answer.body if asked.as_json else one_line(_already(loaded)))
-        for why in () if asked.as_json else loaded.others:
+        click.echo(answer.body if options.as_json else one_line(_already(loaded)))
+        for why in () if options.as_json else loaded.others:
             click.echo(one_line(f"no replica can go to {why}"))
         return
     op = answer.read(OpView)
-    click.get_current_context().exit(wait_and_report(asked, [op], Waiting(wait=not no_wait)))
+    click.get_current_context().exit(wait_and_report(options, [op], Waiting(wait=not no_wait)))
 
 
 @group.command(
@@ -178,18 +178,20 @@ def load_model(asked: ClientOptions, name: str, no_wait: bool) -> None:
 @click.option("--node", default="", help="Only on this node.")
 @click.option("--no-wait", is_flag=True, help="Do not wait until it is gone.")
 @client_command
-def unload_model(asked: ClientOptions, name: str | None, everything: bool, node: str, no_wait: bool) -> None:
+def unload_model(
+    options: ClientOptions, name: str | None, everything: bool, node: str, no_wait: bool
+) -> None:
     """Unload a model's replicas. Requests in progress finish first."""
     if (name is None) is not everything:
         raise click.UsageError("name one model, or give --all")
     from remuda.cli.ops_wait import Waiting, wait_and_report
 
-    with connect(asked) as client:
+    with connect(options) as client:
         names = [name] if name is not None else [one.name for one in _models(client) if not one.alias]
         ops = [op for each in names for op in _unload(client, each, node)]
-    if not ops and not asked.as_json:
+    if not ops and not options.as_json:
         click.echo(one_line("nothing was loaded" if name is None else f"{name}: it was not loaded"))
-    click.get_current_context().exit(wait_and_report(asked, ops, Waiting(wait=not no_wait), together=True))
+    click.get_current_context().exit(wait_and_report(options, ops, Waiting(wait=not no_wait), together=True))
 
 
 def _already(loaded: "ModelLoaded") -> str:

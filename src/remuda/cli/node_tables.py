@@ -131,12 +131,12 @@ def _identity(remuda: NodeFacts) -> str:
 
 def _strangers(remuda: NodeFacts) -> list[tuple[str, RenderableType]]:
     """Other machines that tried to be this node."""
-    told: list[tuple[str, RenderableType]] = []
+    rows: list[tuple[str, RenderableType]] = []
     if remuda.contested_from:
-        told.append(("Refused", f"a registration under this name from {remuda.contested_from}"))
+        rows.append(("Refused", f"a registration under this name from {remuda.contested_from}"))
     if (claim := remuda.claim) is not None:
-        told.append(("Wants its name", f"a machine at {claim.source}, reached at {claim.address or UNKNOWN}"))
-    return told
+        rows.append(("Wants its name", f"a machine at {claim.source}, reached at {claim.address or UNKNOWN}"))
+    return rows
 
 
 def _reasons(nodes: Sequence[NodeView]) -> list[Text]:

@@ -54,11 +54,11 @@ def group() -> None:
 
 @group.command("list", epilog=examples("remuda nodes", "remuda nodes list --json"))
 @client_command
-def list_nodes(asked: ClientOptions) -> None:
+def list_nodes(options: ClientOptions) -> None:
     """List nodes: status, memory, disk, and why a node gets no work."""
-    with connect(asked) as client:
+    with connect(options) as client:
         answer, nodes = client.nodes()
-    if asked.as_json:
+    if options.as_json:
         click.echo(json.dumps({"nodes": json.loads(answer.body)}))
         return
     from remuda.cli.node_tables import node_list
@@ -71,16 +71,16 @@ def list_nodes(asked: ClientOptions) -> None:
 @group.command("show", epilog=examples("remuda nodes show attic", "remuda nodes show 3f2a --json"))
 @name_argument
 @client_command
-def show_node(asked: ClientOptions, name: str) -> None:
+def show_node(options: ClientOptions, name: str) -> None:
     """Show everything known about one node, with its labels and history."""
     from remuda.wire.admin import History
 
-    with connect(asked) as client:
+    with connect(options) as client:
         _, nodes = client.nodes()
         known = pick("node", nodes, name)
         answer = client.get("api", "nodes", known.id)
         history = client.get("api", "history", node=known.name)
-    if asked.as_json:
+    if options.as_json:
         click.echo(json.dumps({"node": json.loads(answer.body), "history": json.loads(history.body)}))
         return
     from remuda.cli.node_tables import node_page
@@ -94,13 +94,13 @@ def show_node(asked: ClientOptions, name: str) -> None:
 @group.command("approve", epilog=examples("remuda nodes approve attic", "remuda nodes approve a b c"))
 @names_argument
 @client_command
-def approve_nodes(asked: ClientOptions, names: tuple[str, ...]) -> None:
+def approve_nodes(options: ClientOptions, names: tuple[str, ...]) -> None:
     """Approve nodes that wait for it.
 
     Where another machine wants the name of a node that is gone, approval lets it replace that node; `remuda
     nodes show` says where it comes from.
     """
-    _each(asked, names, "POST", "approve", said="approved", id_of=_waiting)
+    _each(options, names, "POST", "approve", said="approved", id_of=_waiting)
 
 
 @group.command(
@@ -111,7 +111,7 @@ def approve_nodes(asked: ClientOptions, names: tuple[str, ...]) -> None:
 @click.argument("name")
 @click.option("--withdraw", is_flag=True, help="Withdraw the invite: its node loses access.")
 @client_command
-def invite_node(asked: ClientOptions, name: str, withdraw: bool) -> None:
+def invite_node(options: ClientOptions, name: str, withdraw: bool) -> None:
     """Print a registration token for one machine, valid under this name only.
 
     For LocalAI workers, which have no other way to prove who they are. It counts as approval and stays valid,
@@ -119,12 +119,12 @@ def invite_node(asked: ClientOptions, name: str, withdraw: bool) -> None:
     """
     from remuda.wire.nodes import InviteReply
 
-    with connect(asked) as client:
+    with connect(options) as client:
         if withdraw:
             answer = client.call("DELETE", "api", "nodes", "invites", name)
         else:
             answer = client.call("POST", "api", "nodes", "invites", body={"name": name})
-    if asked.as_json:
+    if options.as_json:
         click.echo(answer.body)
     elif withdraw:
         click.echo(one_line(f"{name}: invite withdrawn"))
@@ -140,37 +140,37 @@ def invite_node(asked: ClientOptions, name: str, withdraw: bool) -> None:
 )
 @names_argument
 @client_command
-def drain_nodes(asked: ClientOptions, names: tuple[str, ...]) -> None:
+def drain_nodes(options: ClientOptions, names: tuple[str, ...]) -> None:
     """Give nodes no new work until they are resumed, even if their workers restart."""
-    _each(asked, names, "POST", "drain", said="draining")
+    _each(options, names, "POST", "drain", said="draining")
 
 
 @group.command("resume", epilog=examples("remuda nodes resume attic"))
 @names_argument
 @client_command
-def resume_nodes(asked: ClientOptions, names: tuple[str, ...]) -> None:
+def resume_nodes(options: ClientOptions, names: tuple[str, ...]) -> None:
     """Let drained nodes take work again."""
-    _each(asked, names, "POST", "resume", said="resumed", nothing=_was_not_drained)
+    _each(options, names, "POST", "resume", said="resumed", nothing=_was_not_drained)
 
 
 @group.command("remove", epilog=examples("remuda nodes remove attic", "remuda nodes remove attic --yes"))
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @names_argument
 @client_command
-def remove_nodes(asked: ClientOptions, names: tuple[str, ...], yes: bool) -> None:
+def remove_nodes(options: ClientOptions, names: tuple[str, ...], yes: bool) -> None:
     """Stop these nodes' workers and remove the nodes. A machine asks to come back when its worker is started
     again (`remuda worker`); it then needs approval, unless the frontend approves nodes automatically."""
     if not yes:
         from remuda.wire.serving import ReplicaViews
 
-        with connect(asked) as client:
+        with connect(options) as client:
             _, nodes = client.nodes()
             found = [pick("node", nodes, name) for name in names]
             replicas = client.get("api", "replicas").read(ReplicaViews).replicas
         for line in models_served(found, replicas):
             click.echo(one_line(line), err=True)
         confirm(f"Remove {', '.join(one_line(node.name) for node in found)} from the fleet?")
-    _each(asked, names, "DELETE", said="removed")
+    _each(options, names, "DELETE", said="removed")
 
 
 @group.command(
@@ -180,10 +180,10 @@ def remove_nodes(asked: ClientOptions, names: tuple[str, ...], yes: bool) -> Non
 @name_argument
 @click.argument("changes", metavar="KEY=VALUE|KEY-...", nargs=-1, required=True)
 @client_command
-def label_node(asked: ClientOptions, name: str, changes: tuple[str, ...]) -> None:
+def label_node(options: ClientOptions, name: str, changes: tuple[str, ...]) -> None:
     """Set labels of a node (KEY=VALUE) or remove them (KEY-)."""
     wanted, unwanted = label_changes(changes)
-    with connect(asked) as client:
+    with connect(options) as client:
         _, nodes = client.nodes()
         node = pick("node", nodes, name)
         for key in unwanted:
@@ -197,7 +197,7 @@ def label_node(asked: ClientOptions, name: str, changes: tuple[str, ...]) -> Non
         if wanted:
             client.call("PATCH", "api", "nodes", node.id, "labels", body=wanted)
         answer = client.get("api", "nodes", node.id, "labels")
-    if asked.as_json:
+    if options.as_json:
         click.echo(json.dumps({"node": node.name, "labels": json.loads(answer.body)}))
         return
     labels: dict[str, str] = json.loads(answer.body)
@@ -243,7 +243,7 @@ def _was_not_drained(node: "NodeView") -> str:
 
 
 def _each(
-    asked: ClientOptions,
+    options: ClientOptions,
     names: Sequence[str],
     method: str,
     *verb: str,
@@ -254,13 +254,13 @@ def _each(
     """The same for each named node. All names are looked up first: a slip of the pen changes nothing.
     `nothing`: what to say instead of a node for which it changes nothing; empty: it does."""
     done: list[dict[str, str]] = []
-    with connect(asked) as client:
+    with connect(options) as client:
         _, nodes = client.nodes()
         for node in [pick("node", nodes, name) for name in names]:
             client.call(method, "api", "nodes", id_of(node), *verb)
             outcome = nothing(node) or said
             done.append({"id": id_of(node), "name": node.name, "outcome": outcome})
-            if not asked.as_json:
+            if not options.as_json:
                 click.echo(one_line(f"{node.name}: {outcome}"))
-    if asked.as_json:
+    if options.as_json:
         click.echo(json.dumps({"nodes": done}))

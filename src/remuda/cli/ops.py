@@ -89,9 +89,9 @@ all_option = click.option("--all", "everything", is_flag=True, help="List all of
 @limit_option
 @all_option
 @client_command
-def list_ops(asked: ClientOptions, /, limit: int, everything: bool, **only: str | None) -> None:
+def list_ops(options: ClientOptions, /, limit: int, everything: bool, **only: str | None) -> None:
     """List operations, newest first: progress, and who asked for each. Dismissed ones are in `history`."""
-    _list(asked, {name: value for name, value in only.items() if value}, None if everything else limit)
+    _list(options, {name: value for name, value in only.items() if value}, None if everything else limit)
 
 
 @group.command("history", epilog=examples("remuda ops history", "remuda ops history --clear"))
@@ -99,25 +99,25 @@ def list_ops(asked: ClientOptions, /, limit: int, everything: bool, **only: str 
 @limit_option
 @all_option
 @client_command
-def show_history(asked: ClientOptions, clear: bool, limit: int, everything: bool) -> None:
+def show_history(options: ClientOptions, clear: bool, limit: int, everything: bool) -> None:
     """List finished operations, dismissed ones included."""
     if clear:
-        with connect(asked) as client:
+        with connect(options) as client:
             answer = client.call("DELETE", "api", "operations", "history")
-        click.echo(answer.body if asked.as_json else "finished operations cleared")
+        click.echo(answer.body if options.as_json else "finished operations cleared")
         return
-    _list(asked, {"state": "finished", "dismissed": "true"}, None if everything else limit)
+    _list(options, {"state": "finished", "dismissed": "true"}, None if everything else limit)
 
 
-def _list(asked: ClientOptions, query: Mapping[str, str], limit: int | None) -> None:
+def _list(options: ClientOptions, query: Mapping[str, str], limit: int | None) -> None:
     from remuda.cli.client import read_pages
     from remuda.wire.codec import encode
 
-    with connect(asked) as client:
+    with connect(options) as client:
         listed = read_pages(client, query, limit)
         if not listed.views.operations:
             check_names(client, query)
-    if asked.as_json:
+    if options.as_json:
         click.echo(encode(listed.views))
         return
     from remuda.cli.ops_tables import op_table
@@ -136,13 +136,13 @@ def _list(asked: ClientOptions, query: Mapping[str, str], limit: int | None) -> 
 )
 @id_argument
 @client_command
-def show_op(asked: ClientOptions, id: str) -> None:
+def show_op(options: ClientOptions, id: str) -> None:
     """Show one operation: each node's state, attempts, problems, and what to do about them."""
     from remuda.wire.operations import OpView
 
-    with connect(asked) as client:
+    with connect(options) as client:
         answer = client.get("api", "ops", whole_id(client, id))
-    if asked.as_json:
+    if options.as_json:
         click.echo(answer.body)
         return
     from remuda.cli.ops_tables import op_page
@@ -161,26 +161,26 @@ def show_op(asked: ClientOptions, id: str) -> None:
 @click.option("--timeout", metavar="SPAN", callback=span_of, help="Watch this long, such as 10m.")
 @client_command
 @click.pass_context
-def watch_ops(ctx: click.Context, asked: ClientOptions, id: str | None, timeout: timedelta | None) -> None:
+def watch_ops(ctx: click.Context, options: ClientOptions, id: str | None, timeout: timedelta | None) -> None:
     """Follow one operation until it finishes, or all of them until Ctrl-C. Reconnects if the frontend
     restarts. With --json: one line for each change."""
     if id is None:
-        ctx.exit(_watch_all(asked, timeout))
+        ctx.exit(_watch_all(options, timeout))
     from remuda.cli.ops_wait import Waiting, wait_and_report
     from remuda.wire.operations import OpView
 
-    with connect(asked) as client:
+    with connect(options) as client:
         op = client.get("api", "ops", whole_id(client, id)).read(OpView)
-    ctx.exit(wait_and_report(asked, [op], Waiting(within=timeout, watch=True)))
+    ctx.exit(wait_and_report(options, [op], Waiting(within=timeout, watch=True)))
 
 
-def _watch_all(asked: ClientOptions, timeout: timedelta | None) -> Exit:
+def _watch_all(options: ClientOptions, timeout: timedelta | None) -> Exit:
     """Ctrl-C is how a person ends it, and no error."""
     from remuda.cli.ops_watch import displaying, follow
 
     try:
-        with displaying(as_json=asked.as_json, watch=True, file=sys.stdout, all_ops=True) as display:
-            for _ in follow(asked, None, timeout, display):
+        with displaying(as_json=options.as_json, watch=True, file=sys.stdout, all_ops=True) as display:
+            for _ in follow(options, None, timeout, display):
                 pass
     except KeyboardInterrupt:
         return Exit.INTERRUPTED
@@ -190,33 +190,33 @@ def _watch_all(asked: ClientOptions, timeout: timedelta | None) -> Exit:
 @group.command("cancel", epilog=examples("remuda ops cancel 3f2a"))
 @ids_argument
 @client_command
-def cancel_ops(asked: ClientOptions, ids: tuple[str, ...]) -> None:
+def cancel_ops(options: ClientOptions, ids: tuple[str, ...]) -> None:
     """Cancel operations on every node. Workers keep what they have downloaded so far."""
-    _each(asked, ids, "cancel")
+    _each(options, ids, "cancel")
 
 
 @group.command("pause", epilog=examples("remuda ops pause 3f2a"))
 @ids_argument
 @client_command
-def pause_ops(asked: ClientOptions, ids: tuple[str, ...]) -> None:
+def pause_ops(options: ClientOptions, ids: tuple[str, ...]) -> None:
     """Pause operations until they are resumed."""
-    _each(asked, ids, "pause")
+    _each(options, ids, "pause")
 
 
 @group.command("resume", epilog=examples("remuda ops resume 3f2a"))
 @ids_argument
 @client_command
-def resume_ops(asked: ClientOptions, ids: tuple[str, ...]) -> None:
+def resume_ops(options: ClientOptions, ids: tuple[str, ...]) -> None:
     """Continue paused operations."""
-    _each(asked, ids, "resume")
+    _each(options, ids, "resume")
 
 
 @group.command("dismiss", epilog=examples("remuda ops dismiss 3f2a"))
 @ids_argument
 @client_command
-def dismiss_ops(asked: ClientOptions, ids: tuple[str, ...]) -> None:
+def dismiss_ops(options: ClientOptions, ids: tuple[str, ...]) -> None:
     """Dismiss finished operations. `history` still shows them."""
-    _each(asked, ids, "dismiss")
+    _each(options, ids, "dismiss")
 
 
 @group.command(
@@ -229,26 +229,26 @@ def dismiss_ops(asked: ClientOptions, ids: tuple[str, ...]) -> None:
     "--node", "nodes", metavar="NAME", multiple=True, shell_complete=complete_names, help="Only this one."
 )
 @client_command
-def retry_op(asked: ClientOptions, id: str, nodes: tuple[str, ...]) -> None:
+def retry_op(options: ClientOptions, id: str, nodes: tuple[str, ...]) -> None:
     """Retry an operation's failed nodes now, or those waiting to retry: all, or those named."""
-    _each(asked, [id], "retry", body={"nodes": nodes})
+    _each(options, [id], "retry", body={"nodes": nodes})
 
 
-def _each(asked: ClientOptions, ids: Sequence[str], verb: str, body: object = None) -> None:
+def _each(options: ClientOptions, ids: Sequence[str], verb: str, body: object = None) -> None:
     """The same for each. All ids are looked up first: a slip of the pen changes nothing."""
     from remuda.cli.ops_state import short_id, title
     from remuda.wire.operations import OpView
 
     documents: list[object] = []
-    with connect(asked) as client:
+    with connect(options) as client:
         for id in [whole_id(client, one) for one in ids]:
             answer = client.call("POST", "api", "ops", id, verb, body=body)
             documents.append(json.loads(answer.body))
-            if not asked.as_json:
+            if not options.as_json:
                 op = answer.read(OpView)
                 state = "put away" if op.dismissed else f"{op.status}: {op.message}"
                 click.echo(one_line(f"{short_id(op.id)}: {title(op)}: {state}"))
-    if asked.as_json:
+    if options.as_json:
         click.echo(json.dumps({"operations": documents}))
 
 
@@ -271,8 +271,8 @@ def check_names(client: "AdminClient", query: Mapping[str, str]) -> None:
 
 def _check_name(kind: str, names: Sequence[str], wanted: str) -> None:
     if wanted not in names:
-        told = f"there are: {', '.join(names[:_SHOWN_MAX])}" if names else f"there are no {kind}s"
-        raise NotFound(f"there is no {kind} {wanted!r}", hint=did_you_mean(wanted, names, told))
+        known = f"there are: {', '.join(names[:_SHOWN_MAX])}" if names else f"there are no {kind}s"
+        raise NotFound(f"there is no {kind} {wanted!r}", hint=did_you_mean(wanted, names, known))
 
 
 def beginning_with(client: "AdminClient", id: str) -> "Sequence[OpView]":

@@ -40,14 +40,14 @@ class Picture:
         """Leaves failure reasons out: they are printed once, at the end."""
         return replace(self, ops={id: _without_outcomes(op) for id, op in self.ops.items()})
 
-    def _with(self, told: OpView) -> "Picture":
-        if self.only is not None and told.id not in self.only:
+    def _with(self, operation: OpView) -> "Picture":
+        if self.only is not None and operation.id not in self.only:
             return self
-        known = self.ops.get(told.id)
-        if not told.whole and known is not None:
-            steps = {step.node_id: step for step in (*(known.steps or ()), *(told.steps or ()))}
-            told = told.model_copy(update={"steps": tuple(steps.values()), "whole": True})
-        return replace(self, ops={**self.ops, told.id: told})
+        known = self.ops.get(operation.id)
+        if not operation.whole and known is not None:
+            steps = {step.node_id: step for step in (*(known.steps or ()), *(operation.steps or ()))}
+            operation = operation.model_copy(update={"steps": tuple(steps.values()), "whole": True})
+        return replace(self, ops={**self.ops, operation.id: operation})
 
     def _ticked(self, tick: Tick) -> "Picture":
         op = self.ops.get(tick.op)

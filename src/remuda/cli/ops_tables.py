@@ -101,14 +101,14 @@ def outcome_lines(op: OpView) -> list[str]:
     """How an operation ended: in sum, and each node where it is not simply done. The failure that stopped a
     roll-out is told for its own node, and not again for each that did not begin."""
     lines = [f"{title(op)}: {counted(op)}"]
-    told = [f": {step.reason}" for step in steps_of(op) if step.state == "failed" and step.reason]
+    reasons = [f": {step.reason}" for step in steps_of(op) if step.state == "failed" and step.reason]
     for step in steps_of(op):
-        said = note(step)
+        text = note(step)
         if step.state == "cancelled":
-            said = next((said.removesuffix(why) for why in told if said.endswith(why)), said)
-        if step.state == "succeeded" and not said:
+            text = next((text.removesuffix(why) for why in reasons if text.endswith(why)), text)
+        if step.state == "succeeded" and not text:
             continue
-        lines.append(f"  {step.node_name}: {step_word(step)}{f': {said}' if said else ''}")
+        lines.append(f"  {step.node_name}: {step_word(step)}{f': {text}' if text else ''}")
         if step.problem is not None and step.problem.hint:
             lines.append(f"    hint: {step.problem.hint}")
     return [one_line(line) for line in lines]
@@ -208,8 +208,8 @@ def progress_table(
     for name, (op, step) in zip(names, shown, strict=True):
         place = (op.id, step.node_id)
         noted = note(step, retry_in_s.get(place))
-        said = _figures(step, noted, stalled_s.get(place, 0), narrow=width < _NARROW)
-        table.add_row(one_line(name), _styled(step.state, step_word(step)), _bar(step, bar), said)
+        figures = _figures(step, noted, stalled_s.get(place, 0), narrow=width < _NARROW)
+        table.add_row(one_line(name), _styled(step.state, step_word(step)), _bar(step, bar), figures)
     if len(shown) == len(rows):
         return table
     return Group(table, Text(f"and {len(rows) - len(shown)} more nodes: " + "; ".join(map(counted, ops))))
@@ -232,29 +232,29 @@ def _bar(step: StepView, chars: int) -> RenderableType:
 
 def _figures(step: StepView, noted: str, stalled_s: int, *, narrow: bool) -> Text:
     """Bytes, rate and time left, or for how long nothing moved; and what else there is to say."""
-    said = one_line(noted)
+    text = one_line(noted)
     progress = step.progress
     if progress is None or step.state not in AT_WORK or not measured(step):
-        return Text(said)
+        return Text(text)
     percentage = f"{progress.percentage:.0f}%"
     stalled_s = max(stalled_s, int(progress.age_s or 0))
-    told = [percentage if narrow else amount(progress) or percentage]
+    parts = [percentage if narrow else amount(progress) or percentage]
     if stalled_s:
-        return Text.assemble(f"{told[0]:<3}  ", (f"no progress for {stalled_s} s", "yellow"), f"  {said}")
+        return Text.assemble(f"{parts[0]:<3}  ", (f"no progress for {stalled_s} s", "yellow"), f"  {text}")
     if progress.rate_bytes_s:
-        told.append(f"{install_size(int(progress.rate_bytes_s))}/s")
+        parts.append(f"{install_size(int(progress.rate_bytes_s))}/s")
     if progress.left_s is not None:
-        told.append(f"{_seconds(progress.left_s)} left")
-    return Text("  ".join([f"{told[0]:<3}", *told[1:], *filter(None, [said])]))
+        parts.append(f"{_seconds(progress.left_s)} left")
+    return Text("  ".join([f"{parts[0]:<3}", *parts[1:], *filter(None, [text])]))
 
 
 def _progress(step: StepView) -> str:
     if step.progress is None or not measured(step):
         return UNKNOWN
-    told = amount(step.progress)
+    text = amount(step.progress)
     age_s = step.progress.age_s
     age = "" if age_s is None else f"as of {span(timedelta(seconds=age_s))} ago"
-    return ", ".join(filter(None, [f"{step.progress.percentage:.0f}%", told, age]))
+    return ", ".join(filter(None, [f"{step.progress.percentage:.0f}%", text, age]))
 
 
 def _attempt_table(steps: Sequence[StepView], output: Console) -> Table:

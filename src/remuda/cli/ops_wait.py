@@ -34,53 +34,53 @@ class Waiting:
 
 
 def wait_and_report(
-    asked: ClientOptions, ops: Sequence[OpView], waiting: Waiting, *, together: bool = False
+    options: ClientOptions, ops: Sequence[OpView], waiting: Waiting, *, together: bool = False
 ) -> Exit:
     """Wait until these operations have finished, and print the outcome. `together`: with --json, one document
     for all. Raises Interrupted or Unfinished, naming the command that shows them, if they have not."""
     if not waiting.wait or not ops:
-        _print_started(asked, ops, together)
+        _print_started(options, ops, together)
         return Exit.DONE
     picture = Picture({op.id: op for op in ops})
     try:
-        picture = _wait(asked, picture, waiting)
+        picture = _wait(options, picture, waiting)
     except KeyboardInterrupt:
         raise Interrupted(f"no longer waiting; {_still_running(ops)}", hint=_show_hint(ops)) from None
     except FrontendUnreachable as error:
         raise FrontendUnreachable(error.message, hint=f"{_still_running(ops)}; {_show_hint(ops)}") from error
     ended = [picture.ops[op.id] for op in ops]
-    _print_outcome(asked, ended, waiting, together)
+    _print_outcome(options, ended, waiting, together)
     if not picture.over(op.id for op in ops):
         assert waiting.within is not None, "leave --timeout out to wait as long as it takes"
         waited = f"not finished after {waiting.within.total_seconds():g} s"
         raise Unfinished(f"{waited}; {_still_running(ops)}", hint=_show_hint(ops))
-    return _exit_code(asked, ended)
+    return _exit_code(options, ended)
 
 
-def _wait(asked: ClientOptions, picture: Picture, waiting: Waiting) -> Picture:
+def _wait(options: ClientOptions, picture: Picture, waiting: Waiting) -> Picture:
     """The latest state of these operations."""
     wanted = tuple(picture.ops)
     if picture.over(wanted):
         return picture
     # The outcome has standard output to itself, unless all of it is lines of JSON.
-    file = sys.stdout if asked.as_json else sys.stderr
-    with displaying(as_json=asked.as_json, watch=waiting.watch, file=file, outcome_follows=True) as display:
-        for seen in follow(asked, wanted, waiting.within, display):
+    file = sys.stdout if options.as_json else sys.stderr
+    with displaying(as_json=options.as_json, watch=waiting.watch, file=file, outcome_follows=True) as display:
+        for seen in follow(options, wanted, waiting.within, display):
             picture = Picture({**picture.ops, **seen.ops})
             if picture.over(wanted):
                 break
     return picture
 
 
-def _exit_code(asked: ClientOptions, ended: Sequence[OpView]) -> Exit:
-    problems = [problem for op in ended if (problem := _problem(op, as_json=asked.as_json)) is not None]
-    if asked.as_json and len(problems) > 1:  # Programs get one document.
+def _exit_code(options: ClientOptions, ended: Sequence[OpView]) -> Exit:
+    problems = [problem for op in ended if (problem := _problem(op, as_json=options.as_json)) is not None]
+    if options.as_json and len(problems) > 1:  # Programs get one document.
         messages, hints = (
             "; ".join(filter(None, texts)) for texts in zip(*map(_texts, problems), strict=True)
         )
         problems = [Problem("failed_on_nodes", messages, hints)]
     for problem in problems:
-        report(problem, as_json=asked.as_json)
+        report(problem, as_json=options.as_json)
     return Exit.DONE if all(op.status == "succeeded" for op in ended) else Exit.NOT_EVERYWHERE
 
 
@@ -109,8 +109,8 @@ def _again(op: OpView) -> str:
     return f"{first}try those nodes again with: remuda ops retry {short_id(op.id)}"
 
 
-def _print_started(asked: ClientOptions, ops: Sequence[OpView], together: bool) -> None:
-    if asked.as_json:
+def _print_started(options: ClientOptions, ops: Sequence[OpView], together: bool) -> None:
+    if options.as_json:
         _print_json(ops, together)
         return
     for op in ops:
@@ -121,8 +121,8 @@ def _print_started(asked: ClientOptions, ops: Sequence[OpView], together: bool) 
         )
 
 
-def _print_outcome(asked: ClientOptions, ops: Sequence[OpView], waiting: Waiting, together: bool) -> None:
-    if asked.as_json:
+def _print_outcome(options: ClientOptions, ops: Sequence[OpView], waiting: Waiting, together: bool) -> None:
+    if options.as_json:
         _print_json(ops, together, as_event=waiting.watch)
         return
     for line in (line for op in ops for line in outcome_lines(op)):

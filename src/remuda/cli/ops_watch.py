@@ -49,17 +49,17 @@ class Display(Protocol):
 
 
 def follow(
-    asked: ClientOptions, ops: Collection[str] | None, within: timedelta | None, display: Display
+    options: ClientOptions, ops: Collection[str] | None, within: timedelta | None, display: Display
 ) -> Iterator[Picture]:
     """The picture of these operations, or of all, after each change; shown before it is given. It ends when
     the time is over."""
-    if asked.api_key == "-":
-        asked = replace(asked, api_key=ask_for("API key"))
+    if options.api_key == "-":
+        options = replace(options, api_key=ask_for("API key"))
 
     @contextmanager
     def open_after(place: str, stay_s: float) -> Iterator[Iterator[bytes]]:
         # Found anew each time: a frontend that was restarted on this machine has another key.
-        with connect(asked) as client:
+        with connect(options) as client:
             path = ("api", "ops", *(ops if ops is not None and len(ops) == 1 else ()), "events")
             query, headers = {"wait_s": f"{stay_s:.3f}"}, {"Last-Event-ID": place} if place else {}
             quiet_s = min(_QUIET_S, stay_s + _GRACE_S)
@@ -69,13 +69,13 @@ def follow(
     clock, picture = SystemClock(), Picture(only=None if ops is None else frozenset(ops))
     stream = EventStream(open_after, clock, SystemEntropy(), Event().wait)
     until_s = None if within is None else clock.monotonic() + within.total_seconds()
-    for heard in stream.follow(StreamTimeouts(until_s)):
-        if isinstance(heard, Lost):
-            display.lost(heard)
+    for event in stream.follow(StreamTimeouts(until_s)):
+        if isinstance(event, Lost):
+            display.lost(event)
             continue
-        before, picture = picture, _after(picture, heard)
-        if picture is not before or heard.name == _ALL_TOLD:
-            display.show(picture, heard)
+        before, picture = picture, _after(picture, event)
+        if picture is not before or event.name == _ALL_TOLD:
+            display.show(picture, event)
         if picture is not before:
             yield picture
 
@@ -328,10 +328,10 @@ class OperationLines:
             mark, key = _mark(step), (op.id, step.node_id)
             if self._told.get(key) != mark:
                 self._told[key] = mark
-                said = self._said(key, step)
+                line = self._said(key, step)
                 id = f"{short_id(op.id)}: " if self._all_ops else ""
                 where = f"{id}{title(op)} on {step.node_name}"
-                self._print(f"{where}: {_told(step)}{f': {said}' if said else ''}")
+                self._print(f"{where}: {_told(step)}{f': {line}' if line else ''}")
 
     def _said(self, place: Place, step: StepView) -> str:
         if step.state in AT_WORK:  # What failed before was told then.

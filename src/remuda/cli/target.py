@@ -39,18 +39,18 @@ class EndedHere(NotRunningHere):
     """The one that ran there was killed or lost its machine: a clean shutdown removes its endpoint file."""
 
 
-def find_target(asked: ClientOptions, environ: Mapping[str, str]) -> Target:
+def find_target(options: ClientOptions, environ: Mapping[str, str]) -> Target:
     """Raises NotRunningHere when there is nothing to talk to, Misconfigured when what is set is no use."""
-    key = _given_key(asked, environ)
+    key = _given_key(options, environ)
     # A key that is given as an argument is moved to the environment, where other users cannot read it.
-    key_source = "" if key is None else "--api-key" if asked.api_key else "--api-key or REMUDA_API_KEY"
-    given_ca = asked.ca or environ.get("REMUDA_CA")
+    key_source = "" if key is None else "--api-key" if options.api_key else "--api-key or REMUDA_API_KEY"
+    given_ca = options.ca or environ.get("REMUDA_CA")
     ca = Path(given_ca).expanduser() if given_ca else None
-    named = asked.url or environ.get("REMUDA_URL")
+    named = options.url or environ.get("REMUDA_URL")
     if named:
-        source = "--url" if asked.url else "REMUDA_URL"
+        source = "--url" if options.url else "REMUDA_URL"
         return Target(checked_url(named, source), key, ca, key_source, source)
-    local = _local(data_folder({"data_dir": asked.data_dir}, environ))
+    local = _local(data_folder({"data_dir": options.data_dir}, environ))
     if key is None:
         key, key_source = local.api_key, local.key_source
     return Target(local.url, key, ca or local.ca, key_source, local.url_source)
@@ -75,8 +75,8 @@ def _usable(url: str) -> bool:
     return usable and url.isascii() and not any(char.isspace() for char in url)
 
 
-def _given_key(asked: ClientOptions, environ: Mapping[str, str]) -> SecretStr | None:
-    key = ask_for("API key") if asked.api_key == "-" else asked.api_key or environ.get("REMUDA_API_KEY")
+def _given_key(options: ClientOptions, environ: Mapping[str, str]) -> SecretStr | None:
+    key = ask_for("API key") if options.api_key == "-" else options.api_key or environ.get("REMUDA_API_KEY")
     if not key:
         return None
     if not (key.isascii() and key.isprintable()) or " " in key:

@@ -68,8 +68,8 @@ class BackendCatalogue:
     ) -> None:
         self._readings = readings
         self._held = holdings(nodes)
-        told = {node.standing.node.resources.capability for node in nodes if is_counted(node)}
-        self._capabilities = ", ".join(sorted(told - {""}))
+        capabilities = {node.standing.node.resources.capability for node in nodes if is_counted(node)}
+        self._capabilities = ", ".join(sorted(capabilities - {""}))
         self._at_work = {_key(view): view for view in at_work}
         self._jobs = {element(view.operation): view for view in self._at_work.values()}
 

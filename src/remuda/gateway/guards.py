@@ -83,7 +83,7 @@ def admin_name(caller: HTTPConnection, svc: Services) -> str:
 
 
 def is_admin(caller: HTTPConnection, svc: Services) -> bool:
-    """For what everybody may ask, and admins are told more of."""
+    """For what may be asked without a key, and admins are told more of."""
     key = svc.keyring.holder(_presented_key(caller))
     return not svc.access.keys_required or (key is not None and key.scope is KeyScope.ADMIN)
 
@@ -154,7 +154,7 @@ class HostGuard:
 
 def proxy_problem(access: Access, headers: Collection[bytes]) -> str:
     """Why a request with these headers may be another machine's, let through by a proxy; empty: it is not.
-    To be asked where there are no keys, because everybody on this machine is its admin."""
+    To be asked where there are no keys, because every user of this machine is its admin."""
     used = next((name for name in _FORWARDED if name in headers), None)
     if used is None or access.proxies.any_local:
         return ""

@@ -85,10 +85,10 @@ def refusal(error: RemudaError, path: str, headers: Mapping[str, str] | None = N
 
 
 def error_body(error: RemudaError, path: str) -> bytes:
-    told = error.problem()
+    problem = error.problem()
     type_ = "node_error" if path.startswith(_NODE_PATHS) else _error_type(error.http_status)
     status, words = error.http_status, error.public_text
-    return encode(NodeError.of(status, words, told.code, told.hint, type_, error.details))
+    return encode(NodeError.of(status, words, problem.code, problem.hint, type_, error.details))
 
 
 def _error_type(status: int) -> str:

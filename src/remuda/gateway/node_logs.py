@@ -44,8 +44,8 @@ class NodeLogs:
 
     async def lines(self, node: Node, name: str, tail: int | None, stream: str | None) -> LogLines:
         """The newest lines of a model or a process key. Workers that know no filters get filtered here."""
-        asked = {"tail": None if tail is None else str(tail), "stream": stream}
-        query = "&".join(f"{key}={value}" for key, value in asked.items() if value is not None)
+        parameters = {"tail": None if tail is None else str(tail), "stream": stream}
+        query = "&".join(f"{key}={value}" for key, value in parameters.items() if value is not None)
         lines = await self._get(node, f"/{quote(name, safe='')}{'?' if query else ''}{query}", LogLines)
         kept = [line for line in lines.root if stream is None or line.stream == stream]
         return LogLines(kept if tail is None else kept[max(0, len(kept) - tail) :])

@@ -100,12 +100,12 @@ async def heartbeat(node_id: NodePath, request: Request, svc: Svc, caller: ByNod
     """Still here. A body that cannot be read costs its figures, not the sign of life."""
     sent, speaker = await body(request), _speaking(caller, svc)
     try:
-        said = node_views.beat(node_id, speaker, _decoded(sent))
+        beat = node_views.beat(node_id, speaker, _decoded(sent))
     except Invalid as error:
         log.warning("heartbeat_body_ignored", node=node_id, reason=error.message)
-        said = node_views.beat(node_id, speaker, wire.Heartbeat())
+        beat = node_views.beat(node_id, speaker, wire.Heartbeat())
     with _as_token_error(caller):
-        await svc.registry.heartbeat(said)
+        await svc.registry.heartbeat(beat)
     return answer(wire.HeartbeatReply(uncommandable=svc.uncommandable(node_id)))
 
 
@@ -169,8 +169,8 @@ async def models(node_id: NodePath, svc: Svc, caller: ByNode) -> Response:
 
 async def _farewell(request: Request) -> tuple[BootId | None, bool]:
     """Which boot leaves, if it says so, and whether it leaves for good."""
-    said = await read(request, wire.Farewell)
-    return BootId(said.boot_id) or None, said.for_good
+    farewell = await read(request, wire.Farewell)
+    return BootId(farewell.boot_id) or None, farewell.for_good
 
 
 def _check_hosts(message: wire.RegisterRequest, request: Request, source: str) -> None:

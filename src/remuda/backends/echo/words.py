@@ -55,7 +55,7 @@ def token_id(token: str) -> int:
 
 
 def logprobs_of(tokens: Sequence[str], alternatives: int) -> Mapping[str, object]:
-    """Made up, in the shape of the OpenAI API: each token, then less likely ones that nobody said."""
+    """Made up, in the shape of the OpenAI API: each token, then less likely ones."""
     return {
         "content": [
             {**_likely(token, 0), "top_logprobs": [_likely(token, rank) for rank in range(alternatives)]}

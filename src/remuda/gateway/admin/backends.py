@@ -101,8 +101,8 @@ async def backend_usecases(svc: Svc) -> Response:
 @routes.post("/install/{backend:path}", responses=gives(JobReply, 400, 401, 404, 409))
 async def install_backend(backend: BackendPath, svc: Svc, admin: Admin) -> Response:
     """Have a backend on every node that can run it; one build for certain hardware on the nodes it fits."""
-    asked = OperationRequest(Kind.INSTALL, Source(backend), by=admin, concrete_for_all=True)
-    accepted = await svc.ops.operations.submit(asked)
+    wish = OperationRequest(Kind.INSTALL, Source(backend), by=admin, concrete_for_all=True)
+    accepted = await svc.ops.operations.submit(wish)
     return answer(job(accepted, "backend installation started"))
 
 

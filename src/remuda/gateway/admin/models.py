@@ -86,15 +86,15 @@ async def list_models(svc: Svc) -> Response:
 async def add_model(request: Request, svc: Svc) -> Response:
     """Add a model by its YAML, or change the one of its name: its replicas are then replaced."""
     body = await read_known(request, ModelAdd)
-    told = await svc.serving.models.add(body.config)
-    item = await _item(told.model, svc)
+    added = await svc.serving.models.add(body.config)
+    item = await _item(added.model, svc)
     return answer(
         ModelAdded(
             model=item,
-            replaced=told.replaced,
-            unchanged=told.unchanged,
-            unknown_keys=told.unknown_keys,
-            warnings=told.warnings,
+            replaced=added.replaced,
+            unchanged=added.unchanged,
+            unknown_keys=added.unknown_keys,
+            warnings=added.warnings,
         ),
         201,
     )
@@ -199,7 +199,7 @@ async def shut_down(request: Request, svc: Svc, admin: Admin) -> Response:
 
 @routes.post("/backend/load", openapi_extra=takes(ModelNamed), responses=gives(OpView, 400, 401, 404, 409))
 async def preload(request: Request, svc: Svc, admin: Admin) -> Response:
-    """Load a model before somebody asks for it."""
+    """Load a model ahead of its first request."""
     body = await read(request, ModelNamed)
     return await _load(body.model, svc, admin, begun=200)
 

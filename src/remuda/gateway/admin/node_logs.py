@@ -168,12 +168,12 @@ class FollowedLog(Response):
         return None
 
     def _events(self, frame: str) -> bytes:
-        told = decode(LogFrame, frame.encode(), bytes_max=limits.NODE_LOGS_BYTES_MAX)
-        lines = [line for line in told.lines if self._wanted(line)]
+        entry = decode(LogFrame, frame.encode(), bytes_max=limits.NODE_LOGS_BYTES_MAX)
+        lines = [line for line in entry.lines if self._wanted(line)]
         if self._tail is not None:
             lines = lines[max(0, len(lines) - self._tail) :]
-        if told.line is not None and self._wanted(told.line):
-            lines.append(told.line)
+        if entry.line is not None and self._wanted(entry.line):
+            lines.append(entry.line)
         return b"".join(_event("line", encode(line)) for line in lines) or _NOTHING
 
     def _wanted(self, line: LogLine) -> bool:

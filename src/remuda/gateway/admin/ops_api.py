@@ -103,8 +103,8 @@ def _stream(request: Request, svc: Services, place: str, stay_s: float, op: OpId
 
 async def _lines(svc: Services, place: str, op: OpId | None, stay: timedelta) -> AsyncIterator[bytes]:
     try:
-        async for told in svc.ops.feed.events(place, op, stay):
-            for part in _parts(told):
+        async for event in svc.ops.feed.events(place, op, stay):
+            for part in _parts(event):
                 yield part
     except RemudaError as error:  # The answer has begun: all that can be said is that it ends here.
         log.warning("event_stream_ended", reason=error.message)
@@ -145,10 +145,10 @@ routes = APIRouter(prefix="/api/ops", tags=["operations"], dependencies=[Depends
 async def create_op(request: Request, svc: Svc, admin: Admin) -> Response:
     """Say what is to be true on which nodes. With `dry_run` only what would be done is answered."""
     body = await read_known(request, OpRequest)
-    asked = _asked(body, admin)
+    wish = _asked(body, admin)
     if body.dry_run:
-        return answer(_plan(body, await svc.ops.operations.plan(asked), svc))
-    return answer(_accepted(await svc.ops.operations.submit(asked), svc), 202)
+        return answer(_plan(body, await svc.ops.operations.plan(wish), svc))
+    return answer(_accepted(await svc.ops.operations.submit(wish), svc), 202)
 
 
 @routes.get("", responses=gives(OpViews, 400, 401), dependencies=[KNOWN_FILTERS])
@@ -202,13 +202,13 @@ async def upgrade_all(request: Request, svc: Svc, admin: Admin) -> Response:
     accepted, refused = await svc.ops.operations.upgrade_all(
         found.upgrades.values(), admin, rolling=body.policy == "rolling", batch=body.batch
     )
-    shown, told = tuple(_accepted(one, svc) for one in accepted), _upgrades(found, svc)
+    shown, upgrades = tuple(_accepted(one, svc) for one in accepted), _upgrades(found, svc)
     submitted = OpsSubmitted(
         operations=shown,
         refused=tuple(refused),
-        unchecked=told.unchecked,
-        checked=told.checked,
-        known_bad=told.known_bad,
+        unchecked=upgrades.unchecked,
+        checked=upgrades.checked,
+        known_bad=upgrades.known_bad,
     )
     return answer(submitted, 202)
 
@@ -300,10 +300,10 @@ def _known_bad(one: Withheld) -> BadVersionItem:
     )
 
 
-def _unchecked(told: Sequence[Unchecked]) -> tuple[UncheckedItem, ...]:
+def _unchecked(sources: Sequence[Unchecked]) -> tuple[UncheckedItem, ...]:
     return tuple(
         UncheckedItem(source=one.source, reason=one.reason, backends=one.backends, checked_at=one.at)
-        for one in told
+        for one in sources
     )
 
 

@@ -30,7 +30,7 @@ class Admission:
         self._host_problem = lru_cache(_HOSTS_KNOWN_MAX)(partial(_problem, access))
 
     def caller(self, headers: Headers) -> ApiKey | None:
-        """Whose key came with the request. None: nobody's, which is enough on loopback, where keys limit
+        """Whose key came with the request. None: no one's, which is enough on loopback, where keys limit
         nothing.
 
         Forbidden for a host or origin that is not ours, InvalidKey where a key is needed.

@@ -130,14 +130,14 @@ class Api:
         if _SHOW_NODE in request.headers and self._admission.may_see_nodes(key):
             response.expose_node = True
         body = await self._bodies.read(request)
-        asked = ask.parse(body) if len(body) <= CHEAP_BYTES_MAX else await self._parsed_slowly(ask, body)
-        await self._slicer.run(check_complexity(asked))
-        entry = await self._model(asked.model, key)
+        parsed = ask.parse(body) if len(body) <= CHEAP_BYTES_MAX else await self._parsed_slowly(ask, body)
+        await self._slicer.run(check_complexity(parsed))
+        entry = await self._model(parsed.model, key)
         model = entry.config
         response.model = model.id
         created = int(self._clock.now().timestamp())
         call = InferenceCall(
-            ask.kind, asked, body, model, response.request_id, created, response.tally, entry.context
+            ask.kind, parsed, body, model, response.request_id, created, response.tally, entry.context
         )
         response.stream = call.stream
         return call

@@ -28,7 +28,7 @@ from remuda.router.dispatch import RoutingRecord
 from remuda.router.loading import LoadStatus
 
 log = structlog.get_logger()
-CLIENT_GONE: Final = 499  # Nobody is told; it is logged and counted.
+CLIENT_GONE: Final = 499  # It is not sent; it is logged and counted.
 _HELD_BYTES_MAX: Final = 256 << 10  # Of an answer that is not a stream; what is longer goes out in parts.
 _STALL_S: Final = 120.0  # A client that takes nothing for so long holds up a replica for nothing.
 _SILENCE_S: Final = 2.0  # A failure that comes sooner keeps its status.
@@ -36,7 +36,7 @@ _COMMENT_EVERY_S: Final = 3.0
 
 
 class ClientGone(Exception):
-    """Nobody is there to be answered."""
+    """The client has left."""
 
 
 class ClientResponse:
@@ -117,9 +117,9 @@ class ClientResponse:
     def leave(self) -> None:
         """The client is gone: stop whatever is done for it."""
         if not self._over:
-            told = self._told_to_stop()
+            error = self._told_to_stop()
             self.gone = True
-            if not told:
+            if not error:
                 self._interrupt()
 
     def end(self, why: RemudaError) -> None:
@@ -129,7 +129,7 @@ class ClientResponse:
             self._interrupt()
 
     def interrupted(self) -> bool:
-        """The task was cancelled by this response: that is over now. Else it was by whoever runs the task."""
+        """The task was cancelled by this response, which is over now; else it was from outside."""
         if self._task is None or not self._told_to_stop():
             return False
         self._task.uncancel()
@@ -184,14 +184,14 @@ class ClientResponse:
             return
         if error.public != error.message:
             log.warning("inference_refused", request_id=self.request_id, reason=error.message)
-        told = refusal(error)
-        self.status, self.error = told.status, told.code
+        body = refusal(error)
+        self.status, self.error = body.status, body.code
         if not self._started:
-            await self.answer(told.status, told.headers, told.body)
+            await self.answer(body.status, body.headers, body.body)
         elif self.begun and not self._content_type.startswith(SSE):
             self._drop()
         else:
-            await self._put(last_event(told.body, self._last), more=False)
+            await self._put(last_event(body.body, self._last), more=False)
 
     async def answer(self, status: int, headers: Headers, body: bytes) -> None:
         """A whole answer at once."""

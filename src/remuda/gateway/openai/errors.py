@@ -140,9 +140,9 @@ _CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
 }
 
 
-def wrong_field(said: str) -> InvalidField:
+def wrong_field(message: str) -> InvalidField:
     """`said` is what the decoder says of a body."""
-    what, _, place = said.rpartition(_PLACE) if _PLACE in said else (said, "", "")
+    what, _, place = message.rpartition(_PLACE) if _PLACE in message else (message, "", "")
     param, inside, _ = place.removesuffix("`").removeprefix(".").partition(_ANY_KEY)
     if missing := _MISSING.fullmatch(what):
         param = f"{param}.{missing[1]}" if param else missing[1]

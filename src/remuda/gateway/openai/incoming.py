@@ -1,4 +1,4 @@
-"""An inference request as it comes in: how its body is read, a large one without holding up everybody else
+"""An inference request as it comes in: how its body is read, a large one without blocking others
 on the event loop, and from its bytes to a checked request, or to words that name the field; with bounds on
 what it asks an engine to make a grammar of, whichever engine that will be.
 """

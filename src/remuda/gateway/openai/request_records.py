@@ -72,10 +72,10 @@ class RequestLog:
                 asyncio.get_running_loop().call_soon(self._write_lines)
             self._lines.append(self._encode(line))
             return
-        said = msgspec.structs.asdict(line)
+        fields = msgspec.structs.asdict(line)
         for added_by_structlog in ("event", "level", "timestamp"):
-            del said[added_by_structlog]
-        log.info(_EVENT, **said)
+            del fields[added_by_structlog]
+        log.info(_EVENT, **fields)
 
     def _write_lines(self) -> None:
         lines, self._lines = self._lines, []
