@@ -92,6 +92,9 @@ class StoreOfFrontend:
     async def record_probes(self, probes: Sequence[CommandProbe]) -> None:
         raise NotImplementedError("nobody probes in a simulation")
 
+    async def note_outages(self, notes: Sequence[tuple[NodeId, Note]]) -> None:
+        await self._sql.note_outages(notes)  # Nothing depends on when it arrives.
+
     async def history(self, node_name: str | None, limit: int) -> Sequence[HistoryEntry]:
         return await self._call(lambda: self._sql.history(node_name, limit))
 

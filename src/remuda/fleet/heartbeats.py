@@ -8,6 +8,7 @@ each sender still hears only what is durable.
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from typing import Final
 
 import anyio
 import structlog
@@ -19,7 +20,7 @@ from remuda.core.ids import FrontendId, NodeId
 from remuda.fleet.admission import Beat, HeartbeatOutcome
 from remuda.fleet.health import NodeStatus, Standing, Thresholds
 from remuda.fleet.identity import Caller
-from remuda.fleet.ports import FleetStore
+from remuda.fleet.ports import OFFLINE, ONLINE, FleetStore, Note
 
 log = structlog.get_logger()
 
@@ -145,6 +146,16 @@ def _refusal(heard: HeartbeatOutcome) -> RemudaError | None:
             return Unauthorized("this heartbeat is not authenticated as the node it names")
 
 
+_OUTAGE_AFTER: Final = timedelta(seconds=30)  # A worker that is only restarted is back sooner.
+
+
+def outage(standing: Standing) -> Note:
+    """For the node's history: it cannot be used, and why; or it can be again."""
+    if standing.status is not NodeStatus.OFFLINE:
+        return Note(ONLINE)
+    return Note(OFFLINE, standing.reasons[0] if standing.reasons else "")
+
+
 class Listener:
     """`bus_round_trip` raises a RemudaError while the bus does not answer."""
 
@@ -164,6 +175,7 @@ class Listener:
         self.store_trouble: RemudaError | None = None  # Why it could not be written when last tried.
         self._deaf = True  # A new frontend heard nothing before it was there.
         self._statuses: dict[NodeId, NodeStatus] = {}
+        self._away: dict[NodeId, bool] = {}  # As the history has it, by what was noted from here.
 
     @property
     def every(self) -> timedelta:
@@ -193,6 +205,7 @@ class Listener:
         standings = fleet.standings(self._thresholds)
         self._say_changes(standings)
         self._observe(standings)
+        await self._note_outages(standings)
 
     async def _write(self) -> None:
         """A database may answer questions and refuse every change: its disk is full, or it is read-only."""
@@ -202,6 +215,26 @@ class Listener:
             self.store_trouble = error
             raise
         self.store_trouble = None
+
+    async def _note_outages(self, standings: Sequence[Standing]) -> None:
+        """What cannot be written now is tried again at the next look."""
+        away = {
+            standing.node.id: standing.status is NodeStatus.OFFLINE
+            for standing in standings
+            if standing.status is not NodeStatus.OFFLINE or standing.heard_ago >= _OUTAGE_AFTER
+        }
+        notes = [
+            (standing.node.id, outage(standing))
+            for standing in standings
+            if standing.node.id in away and self._away.get(standing.node.id) is not away[standing.node.id]
+        ]
+        try:
+            await self._store.note_outages(notes)
+        except RemudaError as error:
+            log.warning("outages_not_noted", reason=error.message)
+        else:
+            known = {standing.node.id for standing in standings}
+            self._away = {node: gone for node, gone in (self._away | away).items() if node in known}
 
     def _say_changes(self, standings: Sequence[Standing]) -> None:
         for standing in standings:

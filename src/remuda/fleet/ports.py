@@ -4,13 +4,16 @@ pure, and what they raise rolls it back and reaches the caller."""
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Protocol
+from typing import Final, Protocol
 
 from remuda.core.ids import FrontendId, NodeId
 from remuda.fleet.admission import Beat, HeartbeatOutcome
 from remuda.fleet.health import Fleet
 from remuda.fleet.model import CommandProbe, Dial, HistoryEntry, Node, NodeType
 from remuda.fleet.registration import Decision, Pending, Supersede
+
+OFFLINE: Final = "offline"  # Events of a node's history: an outage, and its end.
+ONLINE: Final = "online"
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +104,11 @@ class FleetStore(Protocol):
     async def record_dials(self, dials: Sequence[Dial]) -> None: ...
 
     async def record_probes(self, probes: Sequence[CommandProbe]) -> None: ...
+
+    async def note_outages(self, notes: Sequence[tuple[NodeId, Note]]) -> None:
+        """Write those notes, of the events `offline` and `online`, that say something else than the last one
+        of their node. A node is `online` again only after an outage that was noted."""
+        ...
 
     async def history(self, node_name: str | None, limit: int) -> Sequence[HistoryEntry]:
         """The latest entries, newest first."""

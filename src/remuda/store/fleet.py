@@ -6,7 +6,7 @@ from dataclasses import asdict, replace
 from datetime import datetime
 from typing import Generic, TypeVar
 
-from sqlalchemy import Connection, Row, Table, bindparam, delete, insert, select
+from sqlalchemy import Connection, Row, Table, bindparam, delete, func, insert, select
 
 from remuda.core import limits
 from remuda.core.errors import Conflict, NotFound
@@ -15,7 +15,7 @@ from remuda.fleet import admission
 from remuda.fleet.admission import Beat, HeartbeatOutcome
 from remuda.fleet.health import Fleet
 from remuda.fleet.model import CommandProbe, Dial, HistoryEntry, Node
-from remuda.fleet.ports import KnownName, Note
+from remuda.fleet.ports import OFFLINE, ONLINE, KnownName, Note
 from remuda.fleet.registration import Admit, Decision, Hold, Refuse, Supersede, new_name_problem
 from remuda.store import fleet_rows
 from remuda.store.database import Database
@@ -132,6 +132,14 @@ _INSERT_ENTRY = insert(history)
 _INVITE = select(invites.c.nonce).where(invites.c.name == bindparam("invited"))
 _INVITE_KEPT = _INVITE.with_for_update(read=True)  # Cannot be withdrawn until the transaction ends.
 _INVITED = select(invites.c.name)
+_LAST_OUTAGES = select(history.c.node_id, history.c.event).where(
+    history.c.id.in_(
+        select(func.max(history.c.id))
+        .where(history.c.node_id.in_(bindparam("noted", expanding=True)))
+        .where(history.c.event.in_([OFFLINE, ONLINE]))
+        .group_by(history.c.node_id)
+    )
+)
 _FORGET_ENTRIES = delete(history).where(history.c.id <= bindparam("last_forgotten"))
 
 
@@ -186,6 +194,10 @@ class SqlFleetStore:
     async def record_probes(self, probes: Sequence[CommandProbe]) -> None:
         if probes:
             await self._database.transact(lambda c, now: PROBES.record(c, probes))
+
+    async def note_outages(self, notes: Sequence[tuple[NodeId, Note]]) -> None:
+        if notes:
+            await self._database.transact(lambda c, now: _note_outages(c, now, notes))
 
     async def history(self, node_name: str | None, limit: int) -> Sequence[HistoryEntry]:
         return await self._database.read(lambda c, now: _history(c, node_name, limit))
@@ -380,6 +392,24 @@ def _write_note(connection: Connection, now: datetime, node_id: NodeId | None, n
     newest = connection.execute(_INSERT_ENTRY, entry).inserted_primary_key
     assert newest is not None
     connection.execute(_FORGET_ENTRIES, {"last_forgotten": newest.id - limits.HISTORY_ROWS_MAX})
+
+
+def _note_outages(connection: Connection, now: datetime, notes: Sequence[tuple[NodeId, Note]]) -> None:
+    due = _outages_untold(connection, notes)
+    if not due:
+        return
+    known = lock_without_labels(connection, {node_id for node_id, _ in due})
+    for node_id, note in _outages_untold(connection, due):  # Another frontend may have been faster.
+        if node_id in known:
+            _note(connection, now, known[node_id], note)
+
+
+def _outages_untold(
+    connection: Connection, notes: Sequence[tuple[NodeId, Note]]
+) -> list[tuple[NodeId, Note]]:
+    rows = connection.execute(_LAST_OUTAGES, {"noted": [node_id for node_id, _ in notes]})
+    last = {row.node_id: row.event for row in rows}
+    return [(node_id, note) for node_id, note in notes if last.get(node_id, ONLINE) != note.event]
 
 
 def _history(connection: Connection, node_name: str | None, limit: int) -> list[HistoryEntry]:

@@ -239,6 +239,15 @@ async def test_bus_trouble_is_kept_through_heartbeats_and_ended_by_their_reports
     assert (after.bus_trouble, after.cut_off) == (trouble, "")
 
 
+async def test_an_outage_and_its_end_are_noted_once_whoever_saw_them(fleet_store: FleetStore) -> None:
+    node = await registered(fleet_store)
+    gone, back = (node.id, Note("offline", "no heartbeat for 60 s")), (node.id, Note("online"))
+    for note in (back, gone, gone, back, back, gone):
+        await fleet_store.note_outages([note, (UNKNOWN, Note("offline"))])
+    events = [entry.event for entry in await fleet_store.history(node.name, 10)]
+    assert [event for event in events if event in ("offline", "online")] == ["offline", "online", "offline"]
+
+
 async def test_beats_of_one_node_are_applied_in_order(fleet_store: FleetStore) -> None:
     node = await registered(fleet_store)
     newer, older = StoredReport(node.boot_id, 2, "{}"), StoredReport(node.boot_id, 1, "{}")

@@ -1,17 +1,20 @@
 """Heartbeats are written in groups; what is wrong with one is not held against the others."""
 
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 
 import anyio
 import pytest
 
 from remuda.core.errors import Invalid, NotFound, RemudaError, StoreUnusable, Unauthorized, Unavailable
-from remuda.core.ids import BootId, NodeId
+from remuda.core.ids import BootId, FrontendId, NodeId
 from remuda.fleet.admission import Beat, HeartbeatOutcome
-from remuda.fleet.heartbeats import HeartbeatIntake
+from remuda.fleet.health import Fleet, ListeningPeriods
+from remuda.fleet.heartbeats import HeartbeatIntake, Listener
 from remuda.fleet.identity import Caller
 from remuda.fleet.model import StoredReport
-from tests.support.nodes import beat
+from remuda.fleet.ports import Note
+from tests.support.nodes import NOON, THRESHOLDS, beat, node
 
 pytestmark = pytest.mark.anyio
 
@@ -139,3 +142,36 @@ async def test_a_report_is_news_only_when_it_tells_something_else() -> None:
         await intake.take(reporting('{"work":[{"op_id":"x"}]}', 4))
         assert news == ["news", "news"]
         tasks.cancel_scope.cancel()
+
+
+class Fleets:
+    """One node that was heard at noon, as it is seen later and later."""
+
+    def __init__(self) -> None:
+        self.now = NOON
+        self.node = node(departed=True)
+        self.notes: list[str] = []
+
+    async def listen(self, frontend: FrontendId, *, resumed: bool) -> None:
+        pass
+
+    async def fleet(self) -> Fleet:
+        return Fleet(self.now, ListeningPeriods(), [self.node])
+
+    async def note_outages(self, notes: Sequence[tuple[NodeId, Note]]) -> None:
+        self.notes += [note.event for _, note in notes]
+
+
+async def test_an_outage_of_half_a_minute_is_noted_when_it_begins_and_ends() -> None:
+    store = Fleets()
+
+    async def bus_answers() -> None:
+        pass
+
+    listener = Listener(FrontendId("fe-1"), store, bus_answers, THRESHOLDS, lambda _: None)  # type: ignore[arg-type]
+    seen: list[list[str]] = []
+    for seconds, departed in ((1, True), (40, True), (50, True), (51, False)):
+        store.now, store.node = NOON + timedelta(seconds=seconds), node(departed=departed)
+        await listener.listen_once()
+        seen.append(list(store.notes))
+    assert seen == [[], ["offline"], ["offline"], ["offline", "online"]]
