@@ -327,10 +327,14 @@ def _join_lines(settings: FrontendSettings, port: int, token: SecretStr | None) 
 
 
 async def _first_admin_key(services: Services) -> str:
-    """Off loopback there must be a key; where there is none, one is made."""
+    """Off loopback there must be a key; where there is none, one of the frontends that start makes it."""
     if any(key.scope is KeyScope.ADMIN for key in services.keyring.listed()):
         return ""
-    secret, _ = await services.keyring.create("first-admin", KeyScope.ADMIN)
+    try:
+        secret, _ = await services.keyring.create("first-admin", KeyScope.ADMIN)
+    except Conflict:  # Another frontend was quicker, and shows the secret.
+        await services.keyring.refresh()
+        return ""
     return secret
 
 

@@ -91,11 +91,9 @@ class Inspector:
     async def _health(self, suspect: Suspect) -> ReplicaHealth:
         if suspect.fault is Fault.NOT_LOADED:
             return ReplicaHealth.GONE
-        if suspect.fault is Fault.UNREACHABLE:
-            return await self._unreachable(suspect)
-        return ReplicaHealth.GONE if await self._probe(suspect) is False else ReplicaHealth.WELL
+        return await self._as_both_say(suspect)
 
-    async def _unreachable(self, suspect: Suspect) -> ReplicaHealth:
+    async def _as_both_say(self, suspect: Suspect) -> ReplicaHealth:
         """Replica and worker are asked at once: of a machine that is gone neither answers, and a request
         waits for this. What the replica itself says counts more."""
         healths: list[ReplicaHealth] = []

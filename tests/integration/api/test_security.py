@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 import httpx
 import pytest
 
+from remuda.accounts.keys import KeyRing
 from tests.support.frontends import Json, LiveFrontend, live_frontend
 
 pytestmark = pytest.mark.anyio
@@ -162,6 +163,18 @@ async def test_the_first_admin_key_is_made_once(tmp_path_factory: pytest.TempPat
         key = first.running.first_admin_key
     async with live_frontend(folder, host="0.0.0.0") as second:
         assert (bool(key), second.running.first_admin_key) == (True, "")
+        assert (await second.anyone.get("/api/nodes", headers=bearer(key))).status_code == 200
+
+
+async def test_of_frontends_that_start_together_one_makes_the_first_admin_key(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path_factory.mktemp("keys")
+    async with live_frontend(folder, host="0.0.0.0") as first:
+        key = first.running.first_admin_key
+    monkeypatch.setattr(KeyRing, "listed", lambda ring: ())  # As it was when this one looked.
+    async with live_frontend(folder, host="0.0.0.0") as second:
+        assert second.running.first_admin_key == ""
         assert (await second.anyone.get("/api/nodes", headers=bearer(key))).status_code == 200
 
 

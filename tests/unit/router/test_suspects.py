@@ -119,6 +119,14 @@ async def test_replica_of_a_machine_that_answers_on_no_line_is_left_for_others_u
     assert rig.suspects.nodes_out_of_reach() == {}
 
 
+async def test_answer_that_a_vanished_machine_broke_off_counts_as_well(rig: Suspecting) -> None:
+    rig.engine.health = [None] * 10
+    [route] = rig.routes
+    rig.suspects.add(route, UpstreamFailed(Fault.BROKE, "its machine does not answer any more"))
+    assert await rig.suspects.verdict(route)
+    assert rig.suspects.nodes_out_of_reach() == {NODE: "it could not be reached a moment ago"}
+
+
 async def test_requests_that_fail_while_it_is_out_of_reach_change_nothing_about_that(rig: Suspecting) -> None:
     rig.engine.health = [None] * 10
     [route] = rig.routes

@@ -188,14 +188,13 @@ class Installs:
             # Somebody else was quicker, or only the bytes were in question.
             return _Had(running, sight.digest, unchanged=not followed)
         started = here and not followed and await self._has_started(sight)
-        replaced = spec is not None and (request.force or not _has(sight, request))
-        if spec is not None and replaced:
+        if spec is not None and (request.force or not _has(sight, request)):
             sight = await self._replace(request, key, sight, spec, attempt)
         try:
             process = await self._start(request, key, sight, attempt)
         except StartFailed as error:
-            # A frontend that has it proven says by itself whether to go back.
-            if replaced and not request.prove:
+            # Also of an attempt that a restart has interrupted. A proof's frontend decides by itself.
+            if not request.prove:
                 await self._go_back(request, sight, error, attempt)
             raise
         untested = process is None and not await self._has_started(sight)

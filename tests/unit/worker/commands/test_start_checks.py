@@ -1,5 +1,7 @@
 """Whether what was installed starts, and what becomes of it if it does not."""
 
+import shutil
+
 import pytest
 
 from remuda.wire import subjects
@@ -39,6 +41,24 @@ async def test_version_that_does_not_start_makes_way_for_the_one_that_has_run(ri
     assert "the version before is in use again" in reply.error
     assert (rig.folder("echo") / "good").exists()
     assert await rig.depot.has_started("echo")
+
+
+async def test_version_that_was_switched_in_before_a_restart_makes_way_as_well(rig: Rig) -> None:
+    rig.offer("echo")
+    await rig.install(BackendInstall(backend="echo", model_id="a"))
+    (rig.folder("echo") / "good").touch()
+    proven, earlier = rig.folder("echo"), rig.depot.places.previous("echo")
+    earlier.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copytree(proven, earlier)
+    (proven / ".remuda-proven").unlink()  # As the worker leaves it that is killed while the new one starts.
+    (proven / "good").unlink()
+    rig.supervision.table.clear()
+    rig.supervision.fails = "it ended with code 1"
+
+    reply = await rig.install(BackendInstall(backend="echo"))
+
+    assert (reply.success, reply.code) == (False, "rolled_back")
+    assert (rig.folder("echo") / "good").exists()
 
 
 async def test_version_that_does_not_start_stays_where_none_before_it_has_run(rig: Rig) -> None:
