@@ -236,7 +236,7 @@ async def test_a_name_of_another_living_machine_is_refused(frontend: LiveFronten
     node = await frontend.register(machine_id="machine-a")
     reply = await register(frontend, frontend.registration(node["name"], machine_id="machine-b"))
     assert (reply.status_code, reply.json()["error"]["code"]) == (409, 409)
-    assert "--name" in reply.json()["error"]["message"]
+    assert "give this one another name with" in reply.json()["error"]["message"]
 
 
 async def test_the_same_machine_comes_back_under_its_name(frontend: LiveFrontend) -> None:
