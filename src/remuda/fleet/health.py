@@ -46,8 +46,8 @@ class ListeningPeriods:
         for span in reversed(self.spans):
             if span.until <= last_heard:
                 break
-            heard = min(span.until, now) - max(span.since, last_heard)
-            total += max(heard, timedelta())
+            overlap = min(span.until, now) - max(span.since, last_heard)
+            total += max(overlap, timedelta())
         return total
 
 

@@ -89,7 +89,7 @@ class HeartbeatIntake:
 
     async def _write(self, group: list[_Waiting]) -> None:
         try:
-            heard = await self._store.beat([waiting.beat for waiting in group])
+            outcomes = await self._store.beat([waiting.beat for waiting in group])
         except Rejected as error:
             await self._write_apart(group, error)
             return
@@ -99,7 +99,7 @@ class HeartbeatIntake:
                 waiting.settle(error)
             return
         taken: list[Beat] = []
-        for waiting, what in zip(group, heard, strict=True):
+        for waiting, what in zip(group, outcomes, strict=True):
             waiting.settle(_refusal(what))
             if what is HeartbeatOutcome.TAKEN:
                 taken.append(waiting.beat)
@@ -136,8 +136,8 @@ class HeartbeatIntake:
             await self._write([waiting])
 
 
-def _refusal(heard: HeartbeatOutcome) -> RemudaError | None:
-    match heard:
+def _refusal(outcome: HeartbeatOutcome) -> RemudaError | None:
+    match outcome:
         case HeartbeatOutcome.TAKEN:
             return None
         case HeartbeatOutcome.STRANGE:

@@ -42,19 +42,19 @@ def current_report(node: Node) -> Report | None:
 
 def _of_itself(report: Report, node: Node) -> Report:
     """Without addresses on hosts that are not the node's own."""
-    foreign = [told.address for told in report.replicas if not _is_its_own(told, node)]
+    foreign = [replica.address for replica in report.replicas if not _is_its_own(replica, node)]
     if not foreign:
         return report
     log.warning("report_names_other_hosts", node=node.name, addresses=foreign)
     kept = [
-        told if _is_its_own(told, node) else told.model_copy(update={"address": ""})
-        for told in report.replicas
+        replica if _is_its_own(replica, node) else replica.model_copy(update={"address": ""})
+        for replica in report.replicas
     ]
     return report.model_copy(update={"replicas": tuple(kept)})
 
 
-def _is_its_own(told: RunningReplica, node: Node) -> bool:
-    return is_its_own(told.address, node, http=told.protocol == "http")
+def _is_its_own(replica: RunningReplica, node: Node) -> bool:
+    return is_its_own(replica.address, node, http=replica.protocol == "http")
 
 
 class ObservedNodes:

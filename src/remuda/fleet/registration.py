@@ -195,12 +195,12 @@ def _claimed(candidate: Candidate, known: Node, now: datetime, new_id: NodeId) -
     return Hold(replace(known, claim=claim), claim, new=True)
 
 
-def succeeded(holder: Node, claim_id: NodeId, heard: Reachability, now: datetime) -> Supersede:
+def succeeded(holder: Node, claim_id: NodeId, reachability: Reachability, now: datetime) -> Supersede:
     """A person approves the claim. Conflict where there is none any more to approve."""
     claim = holder.claim
     if claim is None or claim.id != claim_id:
         raise Conflict(f"no machine is waiting to take over the name {holder.name!r} any more")
-    if heard in (Reachability.UP, Reachability.SILENT):
+    if reachability in (Reachability.UP, Reachability.SILENT):
         raise Conflict(
             f"node {holder.name} is running again, so its name cannot be reassigned",
             hint=f"to reassign it anyway: remuda nodes remove {holder.name}",

@@ -142,8 +142,8 @@ class Registry:
 
     async def _approve_claim(self, claim_id: NodeId, actor: str) -> Node:
         def decide(holder: Node, fleet: Fleet) -> Supersede:
-            heard = fleet.standing(holder, self._thresholds).reachability
-            return self._with_keys(succeeded(holder, claim_id, heard, fleet.now))
+            reachability = fleet.standing(holder, self._thresholds).reachability
+            return self._with_keys(succeeded(holder, claim_id, reachability, fleet.now))
 
         done = await self._store.supersede(claim_id, decide, Note("approved", actor=actor))
         await self._shut_out(done.former)
@@ -308,8 +308,8 @@ class Registry:
         now, node = known.fleet.now, known.node
         if node is None:
             return Desk(now, None, invite=known.invite, pending=known.pending, names=known.names)
-        heard = known.fleet.standing(node, self._thresholds).reachability
-        return Desk(now, node, heard, known.invite)
+        reachability = known.fleet.standing(node, self._thresholds).reachability
+        return Desk(now, node, reachability, known.invite)
 
     def _admitted(self, node: Node, now: datetime) -> Admitted:
         if not node.approved:

@@ -54,13 +54,13 @@ def installed(view: ObservedNode, since: datetime | None = None) -> Sequence[Ins
     """What it has, as far as its present life has told; None when it has not, or not after `since`."""
     if view.reports:
         told_at = view.standing.node.last_heartbeat - _REPORT_UNDER_WAY
-        told = None if view.report is None else view.report.installed
+        backends = None if view.report is None else view.report.installed
     else:
         listed = view.inventory
         if listed is None or listed.boot != view.boot:
             return None
-        told_at, told = listed.listed_at, listed.backends
-    return None if since is not None and told_at <= since else told
+        told_at, backends = listed.listed_at, listed.backends
+    return None if since is not None and told_at <= since else backends
 
 
 def is_counted(view: ObservedNode) -> bool:
@@ -108,8 +108,8 @@ def why_no_replicas(standing: Standing) -> str:
 
 def takes_requests(standing: Standing) -> bool:
     """Whether the replicas it has are used, though it may have missed a heartbeat."""
-    heard = standing.reachability in (Reachability.UP, Reachability.SILENT)
-    return heard and _may_work(standing.node)
+    reachable = standing.reachability in (Reachability.UP, Reachability.SILENT)
+    return reachable and _may_work(standing.node)
 
 
 def _may_work(node: Node) -> bool:

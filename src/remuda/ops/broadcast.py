@@ -76,11 +76,11 @@ class Broadcast(Generic[M]):
 
     async def _hear(self, message: BusMessage) -> None:
         try:
-            said = decode(self._kind, message.payload)
+            message_body = decode(self._kind, message.payload)
         except Rejected:
-            said = self._kind()
-        if said.frontend != self._frontend:
-            self._heard(said)
+            message_body = self._kind()
+        if message_body.frontend != self._frontend:
+            self._heard(message_body)
 
 
 _GAP: Final = timedelta(milliseconds=100)

@@ -43,7 +43,7 @@ class Timeouts:
     remove: timedelta = timedelta(minutes=2)
     roll_back: timedelta = timedelta(minutes=2)
     cancel: timedelta = timedelta(seconds=10)
-    load: timedelta = timedelta(hours=24)  # Whoever loads has deadlines of its own, which bytes push on.
+    load: timedelta = timedelta(hours=24)  # The loader has deadlines of its own, which progress extends.
     unload: timedelta = timedelta(minutes=15)
 
     def of(self, step: Step) -> timedelta:
@@ -60,7 +60,7 @@ class Timeouts:
         }[step.kind]
 
     def policy(self, step: Step, policy: StepPolicy) -> StepPolicy:
-        if step.kind.of_model:  # Somebody waits: it is taken over soon, and not for ever.
+        if step.kind.of_model:  # A request waits: it is taken over soon, and not for ever.
             return replace(
                 policy,
                 answer=self.of(step),
@@ -118,7 +118,7 @@ class BusCommander:
 
     @property
     def room(self) -> int:
-        """How many more may be begun now. A worker that is overdue takes nobody's place."""
+        """How many more may be begun now. A worker that is overdue takes no other's place."""
         if self._bus_trouble():
             return 0
         now_s = self._clock.monotonic()
@@ -132,12 +132,12 @@ class BusCommander:
 
     @property
     def heard_of(self) -> frozenset[AttemptKey]:
-        """The attempts that somebody has lately told the progress of."""
+        """The attempts whose progress was reported lately."""
         return self._board.heard_of(_AT_IT)
 
     def keep(self, at_work: Collection[AttemptKey], *, telling: bool = False) -> None:
-        """Stop waiting for replies about any other attempt: nobody would use them. While somebody may be
-        `telling` how far it is, that is listened to, whoever has sent the request."""
+        """Stop waiting for replies about any other attempt: they would not be used. While a worker may be
+        `telling` how far it is, that is listened to, whichever frontend sent the request."""
         if telling is not self._telling:
             self._telling = telling
             self._telling_changed.set()
@@ -174,7 +174,7 @@ class BusCommander:
             self._tasks.start(self._carry_out, key, dispatch.verb, step)
 
     def cancel(self, key: AttemptKey) -> None:
-        """Begin to tell the worker that nobody wants this; once at a time."""
+        """Begin to tell the worker that this is not wanted; once at a time."""
         if key not in self._cancelling:
             self._cancelling.add(key)
             self._tasks.start(self._tell_to_stop, key)
@@ -205,7 +205,7 @@ class BusCommander:
             yield
 
     async def _outcome(self, verb: Verb, step: Step) -> Outcome | None:
-        """How it ended; None when nobody can say: the worker may have heard the request, or not."""
+        """How it ended; None: unknown, the worker may have received the request, or not."""
         if trouble := self._bus_trouble():  # Nothing was sent, and that is certain.
             return Outcome(step.attempt, BusUnusable(trouble).problem())
         try:
@@ -280,7 +280,7 @@ class BusCommander:
             return None
 
     def _doubt(self, key: AttemptKey) -> None:
-        """The reply may have been missed. It still counts if it comes, but nobody relies on that."""
+        """The reply may have been missed. It still counts if it comes, but is not relied on."""
         request = self._open.get(key)
         if request is not None and self._tasks.is_open:
             request.doubted = True

@@ -23,7 +23,7 @@ def same_as(
     than one that came after it: some of its nodes may be done, and would keep those. Nor is one whose
     finished nodes could not be done again as part of it.
 
-    One for more nodes is not joined. Whoever asks for one node follows, cancels and retries that node's
+    One for more nodes is not joined. A wish for one node follows, cancels and retries that node's
     operation (in LocalAI's API, too, it has a key and a job of its own); the wider one may wait for others
     for days. The new step waits behind the wider one's on its node, and finds its work done."""
     steps = tuple(steps)
@@ -46,7 +46,7 @@ def _pins(steps: Iterable[Step]) -> dict[NodeId, str]:
 
 def _differs(step: Step, pin: str) -> bool:
     """Whether a step leaves its node with other bytes than these. Without a pin of its own, it fetches what
-    the reference stands for when it begins; what it has fetched already, nobody knows."""
+    the reference stands for when it begins; what it has fetched already is unknown."""
     if pin in ("", step.goal.digest):
         return False
     return step.goal.digest != "" or step.state is State.SUCCEEDED
@@ -178,7 +178,7 @@ def blocked(
 ) -> dict[Key, str]:
     """The pending steps whose turn it is not, and why. `steps` are all that belong to these operations.
 
-    Nodes that are away hold nobody up, but for a canary: for that the others wait until it is `lost`. Nodes
+    Nodes that are away hold up no others, except a canary: for that the others wait until it is `lost`. Nodes
     where nothing could start the new version (`unprovable`) go first only if all are so.
     """
     by_operation = defaultdict[OpId, list[Step]](list)
@@ -218,7 +218,7 @@ def _behind_others(steps: Iterable[Step], ahead: Mapping[tuple[NodeId, str], OpI
 
 
 def _midway(step: Step) -> bool:
-    """At work, or between two stages: nobody else may come in between."""
+    """At work, or between two stages: no other step may come in between."""
     return step.state in _AT_WORK or (step.state is State.PENDING and step.stage is not Stage.APPLY)
 
 

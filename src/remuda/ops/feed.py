@@ -1,7 +1,7 @@
 """Changes of operations for any number of readers: read from the store once, told to all.
 
 A reader has a place, the number of the last change it was told of, and can continue from there on any
-frontend. Nobody has a queue: who is slow is told of the latest state only, or of all states anew.
+frontend. There are no queues: a slow reader gets the latest state only, or all states anew.
 """
 
 from collections import OrderedDict, deque
@@ -29,7 +29,7 @@ from remuda.wire.operations import Tick
 
 log = structlog.get_logger(__name__)
 
-LOOK_EVERY: Final = timedelta(seconds=1)  # Though nobody says that something has changed.
+LOOK_EVERY: Final = timedelta(seconds=1)  # Even without a signal that something has changed.
 REST: Final = timedelta(milliseconds=100)  # What changes meanwhile is told together.
 QUIET: Final = timedelta(seconds=2)  # Then a reader hears that the line still stands.
 READERS_MAX: Final = 1000
@@ -82,7 +82,7 @@ class Feed:
         self._clock = clock
         self._kept: deque[Event] = deque()
         self._kept_bytes = 0
-        self._floor = _END  # Whoever was told of this change misses nothing of what is kept.
+        self._floor = _END  # A reader who knows this change misses nothing of what is kept.
         self._newest = 0
         self._seen: dict[OpId, _Seen] = {}
         self._ticks: OrderedDict[tuple[OpId, NodeId], tuple[int, LiveProgress, Event]] = OrderedDict()
@@ -140,15 +140,15 @@ class Feed:
 
     def _take(self, view: View) -> None:
         before = self._seen.get(view.operation.id)
-        heard = dict(view.progress)
-        now = {step.node: (step.version, heard.get(step.node)) for step in view.steps}
+        progress = dict(view.progress)
+        now = {step.node: (step.version, progress.get(step.node)) for step in view.steps}
         changed = None if before is None else {node for node in now if now[node] != before.get(node)}
         if view.operation.finished_at is None:
             self._seen[view.operation.id] = now
         else:
             self._seen.pop(view.operation.id, None)
-        told = with_steps(view, self._clock.now(), self._board, only=changed)
-        self._keep(Event("op", encode(told), view.operation.id, view.change))
+        operation = with_steps(view, self._clock.now(), self._board, only=changed)
+        self._keep(Event("op", encode(operation), view.operation.id, view.change))
         self._newest = view.change
         self._forget_ticks(view)
         self._tell()
@@ -182,7 +182,7 @@ class Feed:
             await changed.wait()
 
     def _take_ticks(self) -> None:
-        told = False
+        published = False
         for op, nodes in self._seen.items():
             for node in nodes:
                 live = self._board.of(op, node)
@@ -192,8 +192,8 @@ class Feed:
                 tick = Tick(op=op, node_id=node, attempt=live.attempt, progress=live_view(live))
                 self._ticks[op, node] = self._tick_count, live, Event("progress", encode(tick), op)
                 self._ticks.move_to_end((op, node))
-                told = True
-        if told:
+                published = True
+        if published:
             self._tell()
 
     def _is_told(self, op: OpId, node: NodeId, live: LiveProgress) -> bool:
@@ -243,12 +243,12 @@ class Feed:
         while not self.closed:
             news = self._news.changed
             if behind or at < self._floor:
-                at, told, behind = await self._from_store(at, op)
+                at, events, behind = await self._from_store(at, op)
             else:
-                at, told = self._from_kept(at, op)
+                at, events = self._from_kept(at, op)
             ticks, told_lately = self._ticks_since(ticks, op)
-            if told or told_lately:
-                yield (*told, *told_lately)
+            if events or told_lately:
+                yield (*events, *told_lately)
             if behind:
                 continue
             left_s = QUIET.total_seconds()
@@ -282,8 +282,8 @@ class Feed:
         return [*live, *finished]
 
     def _whole(self, view: View, id: int | None = None) -> Event:
-        told = with_steps(view, self._clock.now(), self._board)
-        return Event("op", encode(told), view.operation.id, id)
+        operation = with_steps(view, self._clock.now(), self._board)
+        return Event("op", encode(operation), view.operation.id, id)
 
     async def _from_store(self, at: int, op: OpId | None) -> tuple[int, list[Event], bool]:
         """What comes after `at`, the place behind it, and whether there is more."""
@@ -297,13 +297,13 @@ class Feed:
         return place, [event for event in later if op in (None, event.op)]
 
     def _ticks_since(self, count: int, op: OpId | None) -> tuple[int, list[Event]]:
-        told: list[Event] = []
+        events: list[Event] = []
         for number, _, event in reversed(self._ticks.values()):
             if number <= count:
                 break
             if op in (None, event.op):
-                told.append(event)
-        return self._tick_count, told[::-1]
+                events.append(event)
+        return self._tick_count, events[::-1]
 
     # Waiting for an end.
 

@@ -53,8 +53,8 @@ class Inventories:
         old. Returns at once."""
         now_s = self._clock.monotonic()
         for node, boot in nodes:
-            asked, asked_s = self._asked_s.get(node, (None, 0.0))
-            if anew or asked != boot or now_s - asked_s >= self._every.total_seconds():
+            asked_boot, asked_s = self._asked_s.get(node, (None, 0.0))
+            if anew or asked_boot != boot or now_s - asked_s >= self._every.total_seconds():
                 self._asked_s[node] = (boot, now_s)
                 self._tasks.start(self._ask, node, boot)
 

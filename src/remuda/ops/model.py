@@ -1,4 +1,4 @@
-"""What somebody wants done to the fleet (an operation), and its share on each node (a step). Data only."""
+"""What is wanted of the fleet (an operation), and its share on each node (a step). Data only."""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -30,9 +30,9 @@ OF_BACKENDS: Final = frozenset(kind for kind in Kind if not kind.of_model)
 class State(StrEnum):
     PENDING = "pending"  # Waits: for its node, for its turn, or for the time of the next attempt.
     RUNNING = "running"  # An attempt is at work on the node, as far as anybody knows.
-    STOPPING = "stopping"  # Nobody wants it any more, and its attempt may not have ended yet.
+    STOPPING = "stopping"  # No longer wanted, and its attempt may not have ended yet.
     SUCCEEDED = "succeeded"
-    FAILED = "failed"  # Given up, and kept until somebody retries or dismisses it.
+    FAILED = "failed"  # Given up, and kept until it is retried or dismissed.
     SKIPPED = "skipped"  # The node could not have done it; nothing was sent.
     CANCELLED = "cancelled"
 
@@ -197,7 +197,7 @@ class Operation:
     idempotency_key: str = ""
     selection: str = ""  # Which nodes were asked for, in words.
     finished_at: datetime | None = None
-    dismissed: bool = False  # No longer listed among what needs somebody's eye; the history has it.
+    dismissed: bool = False  # No longer listed among what needs attention; the history has it.
     cleared: bool = False  # Nor is it in the history.
     version: int = 0
     target: ReplicaTarget | None = None  # Of a load or unload.
@@ -228,7 +228,7 @@ class Dispatch:
 
 @dataclass(frozen=True, slots=True)
 class NotNeeded:
-    """Whoever carried an attempt out found that nobody needs it any more."""
+    """While it was carried out, an attempt was found to be no longer needed."""
 
     why: str
 
@@ -269,7 +269,7 @@ class Observation:
     start_error: str = ""
     installation: Installation | None = None  # Which one is there, of a worker without reports.
     working: bool = False  # The attempt is in its report, or its request is open and not overdue.
-    awaited: bool = True  # Somebody waits for the reply of the attempt, and has not missed it.
+    awaited: bool = True  # The reply of the attempt is waited for, and was not missed.
     lacking: bool = False  # Its reply was missed, and a list asked for a while later does not show it.
     told: bool = True  # If it reports: its present life has done so since the attempt was begun.
     outcome: Outcome | None = None
@@ -285,7 +285,7 @@ class StepPolicy:
     answer: timedelta = timedelta(minutes=15)  # For the reply to a request; after it the worker is just slow.
     lease: timedelta = timedelta(seconds=60)  # For a reporting worker to show what it was sent.
     silence: timedelta = timedelta(hours=2)  # For a worker without reports, beyond `answer`.
-    stop: timedelta = timedelta(minutes=5)  # For work that nobody wants any more to end.
+    stop: timedelta = timedelta(minutes=5)  # For unwanted work to end.
     failures_max: int = 10
     doubtful_failures_max: int = 3  # Of failures that are most likely permanent.
     rollback_failures_max: int = 4  # A node between two versions waits for a person before long.

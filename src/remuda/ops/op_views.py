@@ -49,7 +49,7 @@ def node_status(step: Step, now: datetime) -> NodeStatus:
 
 
 def _overdue(step: Step, now: datetime) -> bool:
-    """The reply did not come in time, or the node is away: it may be at work, and nobody hears it."""
+    """The reply did not come in time, or the node is away: it may be at work, unheard."""
     unheard = step.wait_until is None
     return unheard or (step.answer_by is not None and now >= step.answer_by)
 
@@ -60,7 +60,7 @@ def summary_of(view: View) -> Summary:
 
 
 def operation_items(views: Iterable[View], now: datetime) -> tuple[OperationItem, ...]:
-    """Those that are under way, and failed ones that nobody has put away; least far first."""
+    """Those that are under way, and failed ones that were not dismissed; least far first."""
     shown = ((view, summary_of(view)) for view in views)
     items = [_item(view, summary, now) for view, summary in shown if listed(summary)]
     return tuple(sorted(items, key=lambda item: (item.progress, item.id, item.jobID)))
@@ -94,16 +94,18 @@ def _item(view: View, summary: Summary, now: datetime) -> OperationItem:
 
 def node_items(view: View, now: datetime) -> tuple[NodeProgress, ...]:
     """One per node, by name; also for an operation on a single node."""
-    heard = dict(view.progress)
-    items = [_node_item(view, step, heard.get(step.node), now) for step in view.steps]
+    progress = dict(view.progress)
+    items = [_node_item(view, step, progress.get(step.node), now) for step in view.steps]
     return tuple(sorted(items, key=lambda item: (item.node_name, item.node_id)))
 
 
-def _node_item(view: View, step: Step, heard: Progress | None, now: datetime) -> NodeProgress:
+def _node_item(view: View, step: Step, progress: Progress | None, now: datetime) -> NodeProgress:
     done = step.state is State.SUCCEEDED
     at_work = step.state in (State.RUNNING, State.STOPPING)
     tick = (
-        heard if heard is not None and at_work and heard.attempt == step.attempt else Progress(step.attempt)
+        progress
+        if progress is not None and at_work and progress.attempt == step.attempt
+        else Progress(step.attempt)
     )
     paused = view.operation.wish is Wish.PAUSE and step.state is State.PENDING
     return NodeProgress(
@@ -307,9 +309,9 @@ def with_steps(
     attempts = defaultdict[NodeId, list[Attempt]](list)
     for attempt in view.attempts:
         attempts[attempt.node].append(attempt)
-    heard = dict(view.progress)
+    progress = dict(view.progress)
     steps = tuple(
-        step_view(step, now, _told(step, heard.get(step.node), overlay, now), attempts[step.node])
+        step_view(step, now, _told(step, progress.get(step.node), overlay, now), attempts[step.node])
         for step in sorted(view.steps, key=lambda step: (step.node_name, step.node))
         if only is None or step.node in only
     )

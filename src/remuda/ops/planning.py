@@ -45,7 +45,7 @@ def sight(
     now: datetime,
     ended_at: datetime | None = None,
 ) -> Observation:
-    """`ended_at` is when something was last done on this node, whoever asked for it."""
+    """`ended_at` is when something was last done on this node, for whatever operation."""
     if node is None:
         return Observation(exists=False)
     if step.kind.of_model:

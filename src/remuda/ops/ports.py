@@ -128,10 +128,10 @@ class OpStore(Protocol):
         ...
 
     async def note_progress(
-        self, heard: Mapping[tuple[OpId, NodeId], Progress], silent_for: timedelta = timedelta()
+        self, progress: Mapping[tuple[OpId, NodeId], Progress], silent_for: timedelta = timedelta()
     ) -> None:
         """Kept only for attempts at work, and only where it does not fall. `silent_for`: only of attempts of
-        which nobody has kept anything for so long."""
+        for which nothing was kept for so long."""
         ...
 
     async def note_inventory(
@@ -182,7 +182,7 @@ class Figures(Protocol):
 
 
 class Uncounted:
-    """Implements Figures where nobody asks for them."""
+    """Implements Figures where none are wanted."""
 
     def submitted(self, kind: Kind) -> None:
         pass
@@ -201,8 +201,8 @@ UNCOUNTED: Final = Uncounted()
 
 
 class ModelWork(Protocol):
-    """Loads and unloads, which frontends carry out themselves (see scheduler). Cancelled when nobody wants it
-    any more: what it began on the worker is then stopped there."""
+    """Loads and unloads, which frontends carry out themselves (see scheduler). Cancelled when it is no longer
+    wanted: what it began on the worker is then stopped there."""
 
     async def carry_out(self, step: Step) -> Ending: ...
 
@@ -234,7 +234,7 @@ class Build:
 class Pin:
     digest: str = ""  # Of the image index; empty: it could not be had.
     missing: str = ""  # Why no machine of that platform can have it.
-    trouble: str = ""  # Why nobody could say.
+    trouble: str = ""  # Why it could not be found out.
     refused: bool = False  # The registry answered, and `trouble` is what its answer means.
 
     def unasked(self, uri: str) -> str:
@@ -262,8 +262,8 @@ class BusPort(Protocol):
     """The bus. Raises BusUnusable while it is down, BusRefused when it does not let us."""
 
     async def request(self, subject: str, payload: bytes, limit: timedelta) -> bytes:
-        """The reply. Raises NodeUnreachable when nobody listens, and PeerFailed after `limit`: somebody may
-        have heard it then, and may be at work on it."""
+        """The reply. Raises NodeUnreachable when nothing listens, and PeerFailed after `limit`: the worker
+        may have received it then, and may be at work on it."""
         ...
 
     async def publish(self, subject: str, payload: bytes) -> None: ...

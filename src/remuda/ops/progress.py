@@ -183,16 +183,16 @@ NOTHING_LIVE: Final[Overlay] = _NothingLive()
 
 def overlaid(view: View, overlay: Overlay, now: datetime) -> View:
     """Only attempts at work are touched, and none falls behind what was shown before."""
-    heard: Mapping[NodeId, Progress] = dict(view.progress)
+    stored: Mapping[NodeId, Progress] = dict(view.progress)
     ticks = {
-        step.node: _ahead(heard.get(step.node), live.stored(now))
+        step.node: _ahead(stored.get(step.node), live.stored(now))
         for step in view.steps
         if step.state is State.RUNNING
         and (live := overlay.of(step.op, step.node)) is not None
         and live.attempt == step.attempt
         and not live.ended
     }
-    return replace(view, progress=tuple({**heard, **ticks}.items())) if ticks else view
+    return replace(view, progress=tuple({**stored, **ticks}.items())) if ticks else view
 
 
 def _ahead(stored: Progress | None, live: Progress) -> Progress:

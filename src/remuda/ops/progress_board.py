@@ -66,7 +66,7 @@ class ProgressSubscription:
     async def _unsubscribe(self) -> None:
         with anyio.CancelScope(shield=True), anyio.move_on_after(_WITHIN_S):
             async with self._turn:
-                if self._end is None or self._listeners:  # Somebody has come meanwhile.
+                if self._end is None or self._listeners:  # A listener has come meanwhile.
                     return
                 end, self._end = self._end, None
                 await end()
@@ -146,12 +146,12 @@ class ProgressBoard:
 
     # What is heard of them.
 
-    def take(self, heard: BusMessage) -> None:
+    def take(self, message: BusMessage) -> None:
         """Done in a moment: a thousand workers tell this a few thousand times a second."""
-        key = self._subjects.get(heard.subject)
+        key = self._subjects.get(message.subject)
         if key is not None:
             now_s = self._heard_s[key] = self._clock.monotonic()
-            self._waiting[key] = (heard.payload, now_s)
+            self._waiting[key] = (message.payload, now_s)
             self._arrived.set()
 
     def _read(self) -> None:
@@ -232,9 +232,9 @@ class ProgressBoard:
         if not news:
             return
         now = self._clock.now()
-        heard = {key: live.stored(now) for key, live in news.items()}
+        progress = {key: live.stored(now) for key, live in news.items()}
         try:
-            await self._store.note_progress(heard, silent_for)
+            await self._store.note_progress(progress, silent_for)
         except RemudaError as error:
             log.warning("progress_not_written", reason=error.message)
             return

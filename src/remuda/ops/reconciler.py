@@ -107,7 +107,7 @@ class Reconciler:
             changed, began_s = self._signal.changed, self._clock.monotonic()
             try:
                 wait = await self.pass_once()
-            except RemudaError as error:  # The store is away, and that is nobody's defect.
+            except RemudaError as error:  # The store is away, which is not a defect.
                 self.failed_passes += 1
                 log.warning("ops_pass_failed", failed=self.failed_passes, reason=error.message)
                 wait = self._pace.busy_every

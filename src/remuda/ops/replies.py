@@ -146,7 +146,7 @@ def ending_in(verb: Verb, payload: bytes, step: Step) -> Ending:
 
 
 def _unproven(reply: BackendInstallReply) -> Problem | None:
-    """What was started listens somewhere: without an address nobody knows that anything was. Workers of the
+    """What was started listens somewhere: without an address it is unknown. Workers of the
     first release start nothing for a server that needs a model, and do not say so: only they tell a digest
     and no address. LocalAI's start every backend, and tell where."""
     nothing_started = "" if reply.address else _OLDER_WORKER if reply.digest else _UNTOLD

@@ -61,7 +61,7 @@ class OperationRequest:
     batch: int | None = None
     expires_in: timedelta | None = None
     idempotency_key: str = ""
-    concrete_for_all: bool = False  # A build for certain hardware goes to whoever it fits.
+    concrete_for_all: bool = False  # A build for certain hardware goes to all nodes it fits.
     force: bool = False  # Of an upgrade: also to a version that failed to start, and where nothing is newer.
 
 
@@ -73,7 +73,7 @@ class Accepted:
 
 
 class Operations:
-    """`changed` wakes whoever moves operations on, here and on other frontends."""
+    """`changed` wakes the reconcilers, here and on other frontends."""
 
     def __init__(
         self,
@@ -118,10 +118,10 @@ class Operations:
 
     # Asking.
 
-    async def plan(self, asked: OperationRequest) -> OperationPlan:
+    async def plan(self, request: OperationRequest) -> OperationPlan:
         """What would be done, and what to know before. An upgrade is not needed where nothing is newer."""
-        plan, _ = await self._planned(asked, OpId(self._entropy.uuid()))
-        if asked.kind is not Kind.UPGRADE:
+        plan, _ = await self._planned(request, OpId(self._entropy.uuid()))
+        if request.kind is not Kind.UPGRADE:
             return plan
         nodes, now = {node.standing.node.id: node for node in await self.nodes()}, self._clock.now()
 
@@ -131,21 +131,21 @@ class Operations:
         drafts = tuple(replace(draft, step=as_it_is(draft.step)) for draft in plan.drafts)
         return replace(plan, drafts=drafts)
 
-    async def submit(self, asked: OperationRequest) -> Accepted:
+    async def submit(self, request: OperationRequest) -> Accepted:
         """Record what is wanted. The same wish under way, or sent before under its key, is joined."""
         op = OpId(self._entropy.uuid())
-        plan, wanted = await self._planned(asked, op)
+        plan, wanted = await self._planned(request, op)
         now = self._clock.now()
         operation = Operation(
             op,
             wanted.kind,
             wanted.source,
             wanted.roll_out,
-            asked_by=asked.by,
+            asked_by=request.by,
             asked_at=now,
-            expires=None if asked.expires_in is None else now + asked.expires_in,
-            idempotency_key=asked.idempotency_key,
-            selection=str(asked.selection),
+            expires=None if request.expires_in is None else now + request.expires_in,
+            idempotency_key=request.idempotency_key,
+            selection=str(request.selection),
         )
         steps = [replace(draft.step, expires=operation.expires) for draft in plan.drafts]
         submitted = await self._store.submit(operation, steps)
@@ -155,45 +155,45 @@ class Operations:
         view = overlaid(submitted.view, self._board, self._clock.now())
         return Accepted(view, submitted.joined, plan.warnings)
 
-    async def _planned(self, asked: OperationRequest, op: OpId) -> tuple[OperationPlan, WantedOperation]:
-        if not asked.source.backend and not asked.source.uri:
+    async def _planned(self, request: OperationRequest, op: OpId) -> tuple[OperationPlan, WantedOperation]:
+        if not request.source.backend and not request.source.uri:
             raise Invalid("backend: must not be empty")
         try:
-            return await self._planned_by(asked, op, afresh=False)
+            return await self._planned_by(request, op, afresh=False)
         except NotFound:
-            if asked.source.uri:
+            if request.source.uri:
                 raise
         # An index may be older than the name.
-        return await self._planned_by(asked, op, afresh=True)
+        return await self._planned_by(request, op, afresh=True)
 
     async def _planned_by(
-        self, asked: OperationRequest, op: OpId, *, afresh: bool
+        self, request: OperationRequest, op: OpId, *, afresh: bool
     ) -> tuple[OperationPlan, WantedOperation]:
-        source, readings = asked.source, tuple[Reading, ...]()
-        if asked.kind is Kind.INSTALL and source.uri:  # The same wish, whichever of its names were given.
+        source, readings = request.source, tuple[Reading, ...]()
+        if request.kind is Kind.INSTALL and source.uri:  # The same wish, whichever of its names were given.
             source = external(source, local_sources=self._policy.local_sources).source
         nodes = await self.nodes()
-        if asked.kind is not Kind.INSTALL or not source.uri:  # No gallery has a say in a plain reference.
+        if request.kind is not Kind.INSTALL or not source.uri:  # No gallery has a say in a plain reference.
             readings = await self._galleries.readings(source.galleries, afresh=afresh)
         if not source.uri and not source.galleries:
             # Whole, so that a retry next week means the same galleries.
             source = replace(source, galleries=galleries_to_json(tuple(one.gallery for one in readings)))
         wanted = WantedOperation(
-            asked.kind,
+            request.kind,
             source,
-            asked.selection,
-            self._roll_out(asked),
-            asked.concrete_for_all,
-            force=asked.force and asked.kind is Kind.UPGRADE,
+            request.selection,
+            self._roll_out(request),
+            request.concrete_for_all,
+            force=request.force and request.kind is Kind.UPGRADE,
         )
         context = PlanningContext(tuple(nodes), readings, self._policy.local_sources)
         drafted = targets.plan(wanted, context, op)
         planned = targets.pinned(drafted, await pin_all(self._pinner, drafted.builds))
-        if asked.kind is Kind.INSTALL:
+        if request.kind is Kind.INSTALL:
             planned = await self._starting_again(planned, nodes, source.backend)
-        if asked.kind is Kind.REMOVE or asked.force:
+        if request.kind is Kind.REMOVE or request.force:
             return planned, wanted
-        return without_bad(planned, asked.kind, await self.bad_versions()), wanted
+        return without_bad(planned, request.kind, await self.bad_versions()), wanted
 
     async def _starting_again(
         self, planned: OperationPlan, nodes: Iterable[ObservedNode], backend: str
@@ -208,12 +208,12 @@ class Operations:
         last = [step for view in await self._store.views(which) for step in view.steps]
         return targets.starting_again(planned, last)
 
-    def _roll_out(self, asked: OperationRequest) -> RollOut:
-        if asked.rolling and asked.kind is not Kind.UPGRADE:
+    def _roll_out(self, request: OperationRequest) -> RollOut:
+        if request.rolling and request.kind is not Kind.UPGRADE:
             raise Invalid("roll_out: only upgrades are rolled out with a canary")
-        if asked.rolling:
-            return RollOut(asked.batch or self._policy.batch, canary=True, proves=True)
-        return RollOut(asked.batch or self._policy.at_once)
+        if request.rolling:
+            return RollOut(request.batch or self._policy.batch, canary=True, proves=True)
+        return RollOut(request.batch or self._policy.at_once)
 
     async def upgrade_all(
         self, upgrades: Iterable[Upgrade], by: str, *, rolling: bool = False, batch: int | None = None
@@ -222,10 +222,10 @@ class Operations:
         accepted: list[Accepted] = []
         refused: list[str] = []
         for one in upgrades:
-            asked = OperationRequest(Kind.UPGRADE, Source(one.backend), by=by, rolling=rolling, batch=batch)
+            request = OperationRequest(Kind.UPGRADE, Source(one.backend), by=by, rolling=rolling, batch=batch)
             try:
-                accepted.append(await self.submit(asked))
-            except Rejected as error:  # One that cannot be done keeps nobody else from being done.
+                accepted.append(await self.submit(request))
+            except Rejected as error:  # One that cannot be done does not keep others from being done.
                 refused.append(f"{one.backend}: {error}")
         return accepted, refused
 
@@ -237,7 +237,7 @@ class Operations:
 
     async def nodes(self) -> list[ObservedNode]:
         """The fleet as operations see it. Nodes that tell nothing by themselves are asked, for next time.
-        Whoever asks meanwhile shares the next look."""
+        Callers that come meanwhile share the next look."""
         return await self._looks.ask(None)
 
     async def _look_at_fleet(self, askers: Sequence[None]) -> Sequence[list[ObservedNode]]:

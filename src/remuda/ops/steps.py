@@ -39,7 +39,7 @@ _DIGEST_CHARS = 19  # Its algorithm, and enough to tell it from others.
 WAITS_TO_RETRY = "waiting to retry"
 NOTHING_TO_DO = "already there; nothing to do"
 HAD_THIS_VERSION = "it already had this version"
-NOT_PROVEN = "not_proven"  # Nobody's fault: there was nothing to start it with.
+NOT_PROVEN = "not_proven"  # Not a fault: there was nothing to start it with.
 
 LOST = Problem("attempt_lost", "the worker is no longer working on this", retryable=True)
 PROOF_FAILED = "proof_failed"  # The version's fault, as the worker said; no other code is.
@@ -100,7 +100,7 @@ def _because(step: Step, reason: str) -> Step:
 
 
 def _expired(step: Step, seen: Observation, now: datetime) -> bool:
-    """A load that somebody began and died over is taken over after its time, but not waited for."""
+    """A load whose frontend died is taken over after its time, but not waited for."""
     begun = step.kind is Kind.LOAD and step.attempt and not seen.away
     return step.expires is not None and now >= step.expires and not begun
 
@@ -113,7 +113,7 @@ def _contradicted(step: Step) -> bool:
 
 
 def _goal_met(step: Step, seen: Observation) -> str:
-    """How the node has come to have what is wanted of it; empty when it has not, or nobody knows."""
+    """How the node has come to have what is wanted of it; empty when it has not, or that is unknown."""
     if seen.away or seen.installed is None or _may_not_start(step, seen):
         return ""
     match step.kind:
@@ -163,12 +163,12 @@ def _does_not_start(step: Step, seen: Observation) -> bool:
 
 def _from_list(what: str, step: Step, seen: Observation) -> str:
     """How it is known that an attempt did what it was to do, though it was not answered."""
-    told = "its worker reports" if seen.reports else "the node lists"
+    source = "its worker reports" if seen.reports else "the node lists"
     if step.state is State.PENDING:
-        return f"{told} {what}"
+        return f"{source} {what}"
     restarted = seen.reports and seen.boot != step.boot
     lost = restarted or not seen.awaited
-    return f"{told} {what}; its reply {'was lost' if lost else 'has not arrived'}"
+    return f"{source} {what}; its reply {'was lost' if lost else 'has not arrived'}"
 
 
 def _installed_anew(step: Step, seen: Observation) -> bool:
@@ -307,7 +307,7 @@ def _unverified(step: Step, seen: Observation) -> str:
 
 def _listed_before_its_reply(step: Step, seen: Observation) -> bool:
     """Whether a worker without reports has put in place what it was asked to install. Its reply may have been
-    lost on the way, and nobody would notice. What is to be replaced is told apart by its digest only."""
+    lost on the way, unnoticed. What is to be replaced is told apart by its digest only."""
     if seen.reports or step.kind is not Kind.INSTALL or not seen.installed:
         return False
     return not step.goal.replaces or (step.goal.digest != "" and seen.digest == step.goal.digest)
@@ -367,7 +367,7 @@ def _policy_for(step: Step, problem: Problem, policy: StepPolicy) -> StepPolicy:
 
 
 def _given_up(step: Step, problem: Problem) -> Step:
-    """Failed for good. Where the node may be left with a version that nobody wants, it is said what helps."""
+    """Failed for good. Where the node may be left with an unwanted version, the reason says what helps."""
     match step.stage:
         case Stage.APPLY:
             return _close(replace(step, problem=problem), State.FAILED, problem.message)
@@ -413,7 +413,7 @@ def _keep_waiting(step: Step, seen: Observation, wish: Wish, at: Moment) -> Chan
         return replace(step, wait_until=at.now + _tolerated(seen, at.policy), reason=""), None
     if step.state is State.RUNNING and wish is Wish.RUN and _may_be_said_again(step, seen, at):
         return _begin(step, seen, at)
-    # After a time in which nobody heard anything, it is given the time to tell.
+    # After a time without any report, it is given the time to send one.
     if at.now < step.wait_until + (timedelta() if seen.told else at.policy.lease):
         return step, None
     if step.state is State.STOPPING:
@@ -437,7 +437,7 @@ def _may_be_said_again(step: Step, seen: Observation, at: Moment) -> bool:
 def _still_working(step: Step, seen: Observation, at: Moment) -> Change:
     stopping = step.state is State.STOPPING
     until = _renewed(step, at.policy.lease if stopping else _tolerated(seen, at.policy), at.now)
-    # It should have heard by now that nobody wants this: say it again.
+    # It should know by now that this is not wanted: say it again.
     again = Dispatch(step.op, step.node, Verb.CANCEL, step.attempt) if stopping else None
     kept = _because(step, step.reason if stopping else "")
     return (kept, None) if until == step.wait_until else (replace(kept, wait_until=until), again)
@@ -471,7 +471,7 @@ def _begin_stopping(step: Step, seen: Observation, wish: Wish, at: Moment) -> Ch
 
 
 def _unless_unwanted(step: Step, wish: Wish) -> Step:
-    """What was achieved stays achieved; what nobody wants is not tried again."""
+    """What was achieved stays achieved; what is not wanted is not tried again."""
     if step.state is not State.PENDING or wish is Wish.RUN:
         return step
     # A proof, or the way back after it, is begun once, and then not again.
@@ -486,8 +486,8 @@ _AWAY = "it was offline and may have finished it"
 def _stopped(step: Step, wish: Wish, *, may_go_on: str = "") -> Step:
     if wish is not Wish.CANCEL:
         return replace(_idle(step), state=State.PENDING)
-    told = [text for text in ("cancelled", may_go_on, _LEFT_WITH[step.stage]) if text]
-    return _close(step, State.CANCELLED, "; ".join(told))
+    parts = [text for text in ("cancelled", may_go_on, _LEFT_WITH[step.stage]) if text]
+    return _close(step, State.CANCELLED, "; ".join(parts))
 
 
 _LEFT_WITH = {

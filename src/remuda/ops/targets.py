@@ -50,13 +50,13 @@ class ConcreteBackend(Conflict):
 
 @dataclass(frozen=True, slots=True)
 class WantedOperation:
-    """What somebody asked for, checked for its form only."""
+    """What was asked for, checked for its form only."""
 
     kind: Kind
     source: Source
     selection: Selection
     roll_out: RollOut
-    concrete_for_all: bool = False  # A build for certain hardware goes to whoever it fits, as with peers.
+    concrete_for_all: bool = False  # A build for certain hardware goes to all nodes it fits, as with peers.
     force: bool = False  # Of an upgrade: also where nothing is newer.
 
 
@@ -66,7 +66,7 @@ class Draft:
 
     step: Step
     build: Build | None = None
-    trouble: str = ""  # Why nobody could say which digest that is.
+    trouble: str = ""  # Why that digest could not be found out.
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,9 +100,9 @@ def pinned(drafted: OperationPlan, pins: Mapping[Build, Pin]) -> OperationPlan:
     """The same with what registries said. Where they said nothing, steps stay unpinned, which is legal."""
     drafts = tuple(_pinned(draft, pins) for draft in drafted.drafts)
     if all(draft.step.state is State.SKIPPED for draft in drafts):
-        told = [f"{draft.step.node_name}: {draft.step.reason}" for draft in drafts[:_NAMED_MAX]]
+        reasons = [f"{draft.step.node_name}: {draft.step.reason}" for draft in drafts[:_NAMED_MAX]]
         more = f"; and {len(drafts) - _NAMED_MAX} more" if len(drafts) > _NAMED_MAX else ""
-        raise Conflict(f"no node can do this: {'; '.join(told)}{more}")
+        raise Conflict(f"no node can do this: {'; '.join(reasons)}{more}")
     return replace(drafted, drafts=drafts, warnings=(*drafted.warnings, *_unpinned(drafted, pins)))
 
 
@@ -120,17 +120,17 @@ def starting_again(planned: OperationPlan, last: Iterable[Step]) -> OperationPla
 
 
 def _unpinned(drafted: OperationPlan, pins: Mapping[Build, Pin]) -> list[str]:
-    """What a reference stands for now is not known: then whoever has something from it keeps that. Where the
-    registry has answered that there is no such image, for us at least, only that is said."""
+    """What a reference stands for now is not known: then nodes that have something from it keep that. Where
+    the registry has answered that there is no such image, for us at least, only that is said."""
     steps = ((draft.build, draft.step) for draft in drafted.drafts if draft.build is not None)
-    asked = {
+    references = {
         build.uri: pins[build]
         for build, step in steps
         if step.kind is Kind.INSTALL and step.source.uri and build in pins and pins[build].trouble
     }
     return [
         pin.trouble if pin.refused else f"{pin.unasked(uri)}: nodes that have it keep what they have"
-        for uri, pin in asked.items()
+        for uri, pin in references.items()
     ]
 
 

@@ -81,11 +81,11 @@ class UpgradesChecked(ChangeMessage):
     images: Annotated[Many[CheckedImage], OMIT_EMPTY] = ()
 
 
-def with_news(known: Mapping[str, ImageStatus], told: Sequence[CheckedImage]) -> dict[str, ImageStatus]:
+def with_news(known: Mapping[str, ImageStatus], checked: Sequence[CheckedImage]) -> dict[str, ImageStatus]:
     """What is known after another frontend has told: of each image what was heard last. That another could
     not ask says nothing about what this one has heard."""
     after = dict(known)
-    for one in told:
+    for one in checked:
         ours = known.get(one.uri)
         later = one.at is not None and (ours is None or ours.at is None or ours.at < one.at)
         if ours is None or later:
@@ -99,7 +99,7 @@ class Look(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """What could be upgraded, and whom nobody could ask."""
+    """What could be upgraded, and which sources could not be asked."""
 
     upgrades: Mapping[str, Upgrade]
     unchecked: tuple[Unchecked, ...]
@@ -165,7 +165,7 @@ class UpgradeCheck:
         nodes, readings = await self._look(afresh=True)
         uris = frozenset[str]().union(*candidates(nodes, readings).values())
         self._heard |= await self._ask(uris)
-        self._heard = {uri: heard for uri, heard in self._heard.items() if uri in uris}
+        self._heard = {uri: status for uri, status in self._heard.items() if uri in uris}
         if self._broadcast is not None:
             self._broadcast.send()
         checked = await self._checked(nodes, readings)
@@ -173,8 +173,8 @@ class UpgradeCheck:
         log.info("upgrades_checked", images=len(uris), upgrades=len(checked.upgrades), unasked=unasked)
         return checked
 
-    def _hear(self, told: UpgradesChecked) -> None:
-        self._heard = with_news(self._heard, told.images)
+    def _hear(self, message: UpgradesChecked) -> None:
+        self._heard = with_news(self._heard, message.images)
 
     async def current(self) -> Checked:
         """What could be upgraded, as far as was heard of galleries and registries."""
@@ -198,8 +198,8 @@ class UpgradeCheck:
         }
 
 
-def _told(heard: Mapping[str, ImageStatus]) -> tuple[CheckedImage, ...]:
+def _told(statuses: Mapping[str, ImageStatus]) -> tuple[CheckedImage, ...]:
     return tuple(
         CheckedImage(uri=uri, digest=status.digest, trouble=status.trouble, at=status.at)
-        for uri, status in sorted(heard.items())[:_TOLD_MAX]
+        for uri, status in sorted(statuses.items())[:_TOLD_MAX]
     )

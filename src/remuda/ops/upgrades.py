@@ -96,15 +96,15 @@ def candidates(nodes: Sequence[ObservedNode], readings: Sequence[Reading]) -> di
 
 
 def upgrades(
-    nodes: Sequence[ObservedNode], readings: Sequence[Reading], heard: Mapping[str, ImageStatus]
+    nodes: Sequence[ObservedNode], readings: Sequence[Reading], statuses: Mapping[str, ImageStatus]
 ) -> dict[str, Upgrade]:
     """By name. `heard` has what each image's tag stands for now, where that is known."""
-    judged = {one.name: _judge(one, heard) for one in _compared(nodes, readings)}
+    judged = {one.name: _judge(one, statuses) for one in _compared(nodes, readings)}
     return {name: upgrade for name, upgrade in judged.items() if upgrade is not None}
 
 
 def unchecked(
-    nodes: Sequence[ObservedNode], readings: Sequence[Reading], heard: Mapping[str, ImageStatus]
+    nodes: Sequence[ObservedNode], readings: Sequence[Reading], statuses: Mapping[str, ImageStatus]
 ) -> list[Unchecked]:
     """Sources that could not be asked, so that what is not listed as an upgrade may be one all the same."""
     reasons: dict[str, str] = {}
@@ -113,14 +113,14 @@ def unchecked(
     for one in _compared(nodes, readings):
         name = one.name
         for uri in one.images:
-            trouble = heard[uri].trouble if uri in heard else NOT_ASKED
-            if not trouble and any(_outran(holder, heard[uri]) for holder in one.holders_of(uri)):
+            trouble = statuses[uri].trouble if uri in statuses else NOT_ASKED
+            if not trouble and any(_outran(holder, statuses[uri]) for holder in one.holders_of(uri)):
                 trouble = NOT_ASKED_SINCE
             if trouble:
                 source = f"registry {registry(uri)}"
                 reasons.setdefault(source, trouble)
                 names[source].add(name)
-                _note_oldest(answered, source, heard.get(uri, _UNHEARD).at)
+                _note_oldest(answered, source, statuses.get(uri, _UNHEARD).at)
     for reading in readings:
         if reading.trouble and (affected := _from_gallery(nodes, reading)):
             source = f"gallery {reading.gallery.name}"
@@ -133,26 +133,26 @@ def unchecked(
 
 
 def checked_sources(
-    nodes: Sequence[ObservedNode], readings: Sequence[Reading], heard: Mapping[str, ImageStatus]
+    nodes: Sequence[ObservedNode], readings: Sequence[Reading], statuses: Mapping[str, ImageStatus]
 ) -> list[CheckedSource]:
     """Whom what is said rests on, and when each was asked: the longest ago, where it was asked several times.
     Those of `unchecked` are left out."""
-    left_out = {one.source for one in unchecked(nodes, readings, heard)}
-    asked: dict[str, datetime] = {}
+    left_out = {one.source for one in unchecked(nodes, readings, statuses)}
+    checked_at: dict[str, datetime] = {}
     names = defaultdict[str, set[str]](set)
     for one in _compared(nodes, readings):
         for uri in one.images:
             source = f"registry {registry(uri)}"
             names[source].add(one.name)
-            _note_oldest(asked, source, heard.get(uri, _UNHEARD).at)
+            _note_oldest(checked_at, source, statuses.get(uri, _UNHEARD).at)
     for reading in readings:
         if not reading.gallery.builtin and (affected := _from_gallery(nodes, reading)):
             source = f"gallery {reading.gallery.name}"
             names[source] = affected
-            _note_oldest(asked, source, reading.confirmed_at)
+            _note_oldest(checked_at, source, reading.confirmed_at)
     return [
-        CheckedSource(source, asked[source], tuple(sorted(names[source])))
-        for source in sorted(asked)
+        CheckedSource(source, checked_at[source], tuple(sorted(names[source])))
+        for source in sorted(checked_at)
         if source not in left_out
     ]
 
@@ -162,9 +162,9 @@ def _note_oldest(instants: dict[str, datetime], source: str, at: datetime | None
         instants[source] = min(at, instants.get(source, at))
 
 
-def unread(readings: Sequence[Reading], told: Sequence[Unchecked]) -> list[Unchecked]:
+def unread(readings: Sequence[Reading], unchecked_sources: Sequence[Unchecked]) -> list[Unchecked]:
     """Galleries that could not be read either, though nothing installed came from them."""
-    known = {one.source for one in told}
+    known = {one.source for one in unchecked_sources}
     lost = [Unchecked(f"gallery {one.gallery.name}", one.trouble, ()) for one in readings if one.trouble]
     return [one for one in lost if one.source not in known]
 
@@ -202,26 +202,26 @@ def _installed(name: str, holders: tuple[Holding, ...], found: Found | None) -> 
     return _Installed(name, entry, holders, by_reference)
 
 
-def _judge(one: _Installed, heard: Mapping[str, ImageStatus]) -> Upgrade | None:
-    told = [holder for holder in one.holders if not _never_told(one, holder)]
-    if not told:
+def _judge(one: _Installed, statuses: Mapping[str, ImageStatus]) -> Upgrade | None:
+    holders = [holder for holder in one.holders if not _never_told(one, holder)]
+    if not holders:
         return None
-    version, digest = _majority(told)
-    drift = tuple(holder for holder in told if _pair(holder) != (version, digest))
-    by_gallery = [holder for holder in told if holder not in one.by_reference]
+    version, digest = _majority(holders)
+    drift = tuple(holder for holder in holders if _pair(holder) != (version, digest))
+    by_gallery = [holder for holder in holders if holder not in one.by_reference]
     outdated = [
         holder
         for holder in one.by_reference
-        if holder in told and _moved(holder, heard.get(holder.artifact.uri, _UNHEARD))
+        if holder in holders and _moved(holder, statuses.get(holder.artifact.uri, _UNHEARD))
     ]
-    available = heard[outdated[0].artifact.uri].digest if outdated else ""
+    available = statuses[outdated[0].artifact.uri].digest if outdated else ""
     if one.entry is not None and one.entry.version and by_gallery:
         # Nothing recorded counts as old: there is no telling, and after an upgrade there is.
         if drift or outdated or any(holder.artifact.version != one.entry.version for holder in by_gallery):
             return Upgrade(one.name, version, one.entry.version, digest, available, drift)
         return None
     if one.entry is not None and by_gallery:
-        offered = heard.get(one.entry.uri, _UNHEARD)
+        offered = statuses.get(one.entry.uri, _UNHEARD)
         if any(_moved(holder, offered) for holder in by_gallery):
             outdated, available = by_gallery, offered.digest
     if not outdated and not drift:
@@ -232,18 +232,18 @@ def _judge(one: _Installed, heard: Mapping[str, ImageStatus]) -> Upgrade | None:
 _UNHEARD: Final = ImageStatus()
 
 
-def _moved(holder: Holding, heard: ImageStatus) -> bool:
+def _moved(holder: Holding, status: ImageStatus) -> bool:
     """The tag it comes from stands for something else now than what is installed."""
-    other = bool(heard.digest) and holder.artifact.digest != heard.digest
-    return other and not _outran(holder, heard)
+    other = bool(status.digest) and holder.artifact.digest != status.digest
+    return other and not _outran(holder, status)
 
 
-def _outran(holder: Holding, heard: ImageStatus) -> bool:
+def _outran(holder: Holding, status: ImageStatus) -> bool:
     """What it has was installed after the tag was last looked at: then what was heard may be the older."""
-    if not heard.digest or holder.artifact.digest == heard.digest or heard.at is None:
+    if not status.digest or holder.artifact.digest == status.digest or status.at is None:
         return False
     try:
-        return datetime.fromisoformat(holder.artifact.installed_at) > heard.at
+        return datetime.fromisoformat(holder.artifact.installed_at) > status.at
     except (ValueError, TypeError):  # Not told, or without a time zone.
         return False
 
@@ -337,9 +337,9 @@ def without_bad(plan: OperationPlan, kind: Kind, known: BadVersions) -> Operatio
     against = {node: one for node, one in found.items() if one is not None}
     if not against:
         return plan
-    told = tuple(dict.fromkeys(reason for reason, _ in against.values()))
+    reasons = tuple(dict.fromkeys(reason for reason, _ in against.values()))
     if kind is not Kind.UPGRADE:
-        return replace(plan, warnings=(*plan.warnings, *told))
+        return replace(plan, warnings=(*plan.warnings, *reasons))
     drafts = tuple(
         replace(draft, step=_left_out(draft.step, *against[draft.step.node]))
         if draft.step.node in against
@@ -348,12 +348,12 @@ def without_bad(plan: OperationPlan, kind: Kind, known: BadVersions) -> Operatio
     )
     if all(draft.step.state is State.SKIPPED for draft in drafts):
         hints = dict.fromkeys(hint for _, hint in against.values())
-        raise KnownBadVersion("; ".join(told), hint="; ".join(hints))
+        raise KnownBadVersion("; ".join(reasons), hint="; ".join(hints))
     return replace(plan, drafts=drafts)
 
 
 def _objection(draft: Draft, known: BadVersions) -> tuple[str, str] | None:
-    """What speaks against a step, and what helps. Where nobody could say which bytes it would bring, it might
+    """What speaks against a step, and what helps. Where it is unknown which bytes it would bring, it might
     bring any that its backend is known to have failed with."""
     step, build = draft.step, draft.build
     if step.state is State.SKIPPED:
@@ -390,7 +390,7 @@ def offered(
 
 def _of_upgrade(upgrade: Upgrade, known: BadVersions) -> BadVersion | None:
     """By its digest. Where a gallery tells only a version, that has to do: what it stands for now is asked
-    when somebody upgrades."""
+    at the next upgrade."""
     if upgrade.available_digest:
         return known.get(upgrade.available_digest)
     same = (

@@ -203,11 +203,11 @@ def _check_counts(payload: bytes, containers_max: int) -> None:
         raise Invalid(f"the message has more than {containers_max * _VALUES_PER_CONTAINER} values")
 
 
-def _not_json(payload: bytes, said: str) -> str:
+def _not_json(payload: bytes, reason: str) -> str:
     """Where it breaks; the parser's own words are about parsing."""
     if not payload.strip():
         return "the message is empty, which is not JSON"
-    found = _POSITION.search(said)
+    found = _POSITION.search(reason)
     return (
         f"the message is not JSON: line {found[1]}, column {found[2]}" if found else "the message is not JSON"
     )

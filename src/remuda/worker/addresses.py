@@ -59,7 +59,7 @@ def chosen_base_port(settings: AddressSettings) -> int | None:
 
 
 def advertised(settings: AddressSettings, base_port: int, http_port: int, source_host: str) -> Advertised:
-    """What to tell the frontend. Where nobody chose a host it is `source_host`, our end of the way there."""
+    """What to tell the frontend. Where no host was chosen it is `source_host`, our end of the way there."""
     host, port = split(settings.advertise_addr or settings.addr)
     http_host, chosen_http_port = split(settings.advertise_http_addr)
     if host in _EVERYWHERE:
@@ -104,9 +104,9 @@ def http_bind(settings: AddressSettings, frontend_url: str) -> str:
     return _bind(frontend_url, own) if own else _bind(frontend_url, settings.advertise_addr, settings.addr)
 
 
-def _bind(frontend_url: str, *told: str) -> str:
+def _bind(frontend_url: str, *configured: str) -> str:
     host = bind_host(host_and_port(frontend_url)[0])
-    if is_loopback(host) and all(is_loopback(split(one)[0]) for one in told if one):
+    if is_loopback(host) and all(is_loopback(split(one)[0]) for one in configured if one):
         return host
     return "::" if ":" in host else "0.0.0.0"
 
@@ -130,7 +130,7 @@ class Listening:
 def claim(settings: AddressSettings, frontend_url: str) -> Listening:
     """Listen one port below those for backends, which grow upward from the base port.
 
-    Ports that nobody chose give way to whoever has them, so that several workers fit on one machine. A
+    Ports that were not chosen give way to their present owner, so that several workers fit on one machine. A
     chosen one that is taken raises Misconfigured and names its setting.
     """
     host = http_bind(settings, frontend_url)

@@ -143,8 +143,8 @@ class BackendRuntime:
             guards.cancel_scope.cancel()
 
     async def close(self) -> None:
-        """The orderly end: nothing is begun any more, whoever waits is told, what runs is asked to free its
-        memory first."""
+        """The orderly end: nothing is begun any more, waiting callers are told, what runs is asked to free
+        its memory first."""
         self._hearing.cancel()
         for stopped in await self._supervisor.close():
             if not stopped.gone:
@@ -155,7 +155,7 @@ class BackendRuntime:
             await self._commands.run(task_status=task_status)
 
     async def _end_those_with_old_tokens(self) -> None:
-        """A backend is given its token when it starts, and so nobody could call it any more."""
+        """A backend gets its token when it starts, so it could no longer be called."""
         while True:
             await self._tokens_changed.wait()
             keys = self._supervisor.opened_otherwise(self._settings.tokens.grpc)
@@ -164,7 +164,7 @@ class BackendRuntime:
                 await self._supervisor.stop(keys, free=True)
 
     async def _tidy(self) -> None:
-        """In the background, now and then: what nobody needs any more makes room."""
+        """In the background, now and then: what is not needed makes room."""
         settings = self._settings
         while True:
             try:

@@ -86,10 +86,10 @@ class BusSession:
     async def _subscribe(self, bus: WorkerBus, node: NodeId) -> None:
         """To everything: a worker that hears only some of what it is told is not reachable. Side by side, for
         each takes a round trip, and links may be slow."""
-        heard: dict[str, Hear] = {subjects.node_stop(node): self._stop_heard}
-        heard.update(self._listener.handlers(node, bus.publish))
+        handlers: dict[str, Hear] = {subjects.node_stop(node): self._stop_heard}
+        handlers.update(self._listener.handlers(node, bus.publish))
         async with anyio.create_task_group() as subscribing:
-            for subject, hear in heard.items():
+            for subject, hear in handlers.items():
                 subscribing.start_soon(self._subscribe_to, bus, node, subject, hear)
         self._deafness = ""
         self._note(bus, node)
@@ -135,13 +135,13 @@ class BusSession:
 
     async def _ask_while_unreachable(self) -> None:
         """The bus may have moved, or our credentials may have run out while this machine slept."""
-        asked = 0
+        asked_times = 0
         while True:
             if self.reachable_as.value is not None:
-                asked = 0
+                asked_times = 0
                 await self.reachable_as.until(lambda node: node is None)
-            asked += 1
-            with anyio.move_on_after(_ASK.delay(asked, self._entropy.fraction()).total_seconds()):
+            asked_times += 1
+            with anyio.move_on_after(_ASK.delay(asked_times, self._entropy.fraction()).total_seconds()):
                 await self.reachable_as.until(lambda node: node is not None)
                 continue
             self._registration.bus_lost()

@@ -68,7 +68,7 @@ class EnrolmentStatus:
 @dataclass(frozen=True, slots=True)
 class Verdict:
     enrolment: Enrolment
-    again_after: timedelta | None  # None: only when somebody asks for it.
+    again_after: timedelta | None  # None: only when it is asked for.
 
 
 def judge(
@@ -76,7 +76,7 @@ def judge(
 ) -> Verdict:
     """`pending_replies` counts the answers in a row, this one included, that kept us waiting.
 
-    Raises Misconfigured when nobody says where the bus is.
+    Raises Misconfigured when no bus address is given.
     """
     pending = reply.status == _PENDING
     credentials = _credentials(reply, policy)

@@ -129,7 +129,7 @@ class Frontend:
                 async with self._opened().request(
                     method, url, data=body, headers=headers, ssl=self._trust, allow_redirects=False
                 ) as answer:
-                    said = await _content(answer)
+                    content = await _content(answer)
         except TimeoutError as error:
             raise FrontendUnreachable(
                 f"{self._url} did not answer within {self._call_limit_s:g} s"
@@ -142,9 +142,9 @@ class Frontend:
                 hint="give the address of the frontend, which `remuda up` or `remuda frontend` prints there",
             )
         if not 200 <= answer.status < 300:
-            raise refusal(self._url, answer.status, error_text(said), error_reason(said))
+            raise refusal(self._url, answer.status, error_text(content), error_reason(content))
         try:
-            return decode(reply, said, bytes_max=limits.FRONTEND_BODY_BYTES_MAX)
+            return decode(reply, content, bytes_max=limits.FRONTEND_BODY_BYTES_MAX)
         except Rejected as error:
             raise FrontendUnreachable(
                 f"what answers at {self._url} is not a frontend: {error.message}"
@@ -162,12 +162,12 @@ class Frontend:
         return self._session
 
 
-def refusal(url: str, status: int, said: str, reason: str = "") -> Rejected | FrontendUnreachable:
+def refusal(url: str, status: int, content: str, reason: str = "") -> Rejected | FrontendUnreachable:
     """What an answer of this status means to a worker."""
-    why = "" if said == TOKEN_WRONG.error else f": {said or status}"
+    why = "" if content == TOKEN_WRONG.error else f": {content or status}"
     match status:
         case 400 | 413 | 422:
-            return Invalid(f"the frontend did not accept this node: {said or status}")
+            return Invalid(f"the frontend did not accept this node: {content or status}")
         case 401 | 403:
             return Unauthorized(
                 f"{url} rejected the registration token{why}",
@@ -176,11 +176,11 @@ def refusal(url: str, status: int, said: str, reason: str = "") -> Rejected | Fr
         case 404 if reason == NodeRemoved.code:
             return removed_by(url)
         case 404:
-            return NotFound(said or "node not found")
+            return NotFound(content or "node not found")
         case 409:
-            return Conflict(said or "the frontend has another node with this name")
+            return Conflict(content or "the frontend has another node with this name")
         case _:
-            return FrontendUnreachable(f"{url} answered {status}{said and ': ' + said}")
+            return FrontendUnreachable(f"{url} answered {status}{content and ': ' + content}")
 
 
 def removed_by(url: str) -> NodeRemoved:

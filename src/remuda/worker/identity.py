@@ -93,9 +93,9 @@ def register_request(worker: Introduction, hardware: Hardware, reached_at: Adver
 
 def _own_labels(worker: Introduction, hardware: Hardware) -> dict[str, str]:
     """What frontends choose builds by, beside the capability; left out where it is not known."""
-    told = {
+    labels = {
         _REPLICA_SLOTS: str(worker.max_replicas_per_model),
         OS_LABEL: hardware.os,
         ARCHITECTURE_LABEL: hardware.architecture,
     }
-    return {name: value for name, value in told.items() if value}
+    return {name: value for name, value in labels.items() if value}

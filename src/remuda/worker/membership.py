@@ -132,7 +132,7 @@ class Membership:
         return f"{state.phase}: {state.reason}" if state.reason else state.phase.value
 
     def stop(self, reason: str) -> None:
-        """Begin the orderly stop. The first reason counts; whoever asks again changes nothing."""
+        """Begin the orderly stop. The first reason counts; asking again changes nothing."""
         if self._stop_reason is None:
             self._stop_reason = reason
             self._stop_wanted.set()

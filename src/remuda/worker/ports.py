@@ -1,4 +1,4 @@
-"""What a worker needs of the frontend, of the bus, of the machine and of whoever runs its backends."""
+"""What a worker needs of the frontend, of the bus, of the machine and of the part that runs its backends."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,6 +1,6 @@
 """Keeps the worker registered: first contact, approval, fresh bus credentials.
 
-The one owner of all calls to register. Everybody else asks it to (`again`) and looks at `standing`.
+The one owner of all calls to register. All other parts ask it to (`again`) and look at `standing`.
 """
 
 import math
@@ -81,7 +81,7 @@ class Registration:
             except FrontendUnreachable as trouble:
                 await self._after_failure(trouble)
             else:
-                self._wanted.clear()  # Whoever asked so far has been served by this answer.
+                self._wanted.clear()  # This answer serves all that asked so far.
                 verdict = self._judge(reply)
                 self._adopt(verdict.enrolment)
                 await self._rest(verdict.again_after)
@@ -118,7 +118,7 @@ class Registration:
             log.info("registered", node=enrolment.node_id, approved=enrolment.approved, renewed=same_node)
 
     async def _rest(self, again_after: timedelta | None) -> None:
-        """Until it is time, or somebody asks; never less than the gap, or two confused peers could race."""
+        """Until it is time, or it is asked for; never less than the gap, or two confused peers could race."""
         earliest = anyio.current_time() + limits.REGISTER_GAP_S
         with anyio.move_on_after(again_after.total_seconds() if again_after else None):
             await self._wanted.wait()

@@ -49,7 +49,9 @@ class Reporter:
         self._hardware = hardware
         self._source = source
         self._reachable_as = reachable_as
-        self._bus_trouble = bus_trouble  # As which node, and why; None: there is nothing, or nobody, to tell.
+        self._bus_trouble = (
+            bus_trouble  # As which node, and why; None: there is nothing to tell, or no receiver.
+        )
         self._boot_id = boot_id
         self._interval = interval
         self._entropy = entropy
@@ -89,7 +91,7 @@ class Reporter:
 
     async def _tell_trouble_until_reachable(self) -> None:
         """In the same task as heartbeats, so that the frontend hears both in their order."""
-        told, told_at = "", 0.0
+        sent, told_at = "", 0.0
         while self._reachable_as.value is None:
             with anyio.move_on_after(limits.BUS_TROUBLE_AFTER_S):
                 await self._reachable_as.until(lambda node: node is not None)
@@ -99,16 +101,16 @@ class Reporter:
                 continue
             node, reason, unreached = trouble
             now = anyio.current_time()
-            if reason != told or now - told_at >= self._interval.total_seconds():
+            if reason != sent or now - told_at >= self._interval.total_seconds():
                 await self._tell_trouble(node, reason, unreached)
-                told, told_at = reason, now
+                sent, told_at = reason, now
 
     async def _tell_trouble(self, node: NodeId, reason: str, unreached: UnreachedBus | None) -> None:
         self._sequence += 1
         where = None if unreached is None else BusAddress(address=unreached.address, why=unreached.why)
-        told = BusTrouble(boot_id=self._boot_id, sequence=self._sequence, reason=reason, unreached=where)
+        message = BusTrouble(boot_id=self._boot_id, sequence=self._sequence, reason=reason, unreached=where)
         try:
-            await self._frontend.bus_trouble(node, told)
+            await self._frontend.bus_trouble(node, message)
         except RemudaError as trouble:
             self._note_trouble(node, trouble)
 

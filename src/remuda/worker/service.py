@@ -134,7 +134,7 @@ class Worker:
         return self._membership.state
 
     def stop(self, reason: str) -> None:
-        """Begin the orderly stop. The first reason counts; whoever asks again changes nothing."""
+        """Begin the orderly stop. The first reason counts; asking again changes nothing."""
         self._membership.stop(reason)
 
     def report_changed(self) -> None:

@@ -89,7 +89,7 @@ class Answering(Protocol):
 class Command(Generic[Q, R]):
     """What is done about the messages on one subject.
 
-    `reply` is None where nobody waits for one. Every reply has an `error`, and with nothing else said it is
+    `reply` is None where none is waited for. Every reply has an `error`, and with nothing else said it is
     a failure, in the shape that this subject's callers know.
     """
 
@@ -138,7 +138,7 @@ class Dispatcher:
         return {command.subject(node): partial(self._hear, command) for command in self._commands}
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Until cancelled; whoever still waits for a reply then is told so."""
+        """Until cancelled; callers that still wait for a reply then are told so."""
         await self._tasks.run(task_status=task_status)
 
     async def _hear(self, command: Answering, message: BusRequest) -> None:
@@ -154,7 +154,7 @@ class Dispatcher:
         await done.wait()
 
     async def _deal_with(self, command: Answering, message: BusRequest, done: anyio.Event) -> None:
-        """While the bus is away the reply is kept: whoever asked may wait for it still."""
+        """While the bus is away the reply is kept: the caller may still wait for it."""
         reply = command.failure("this worker is stopping", Unavailable.code)
         too_large = command.failure("the reply is too large for the bus", TooLarge.code)
         sent = False
@@ -250,7 +250,7 @@ class Commands:
 
     @property
     def idle(self) -> bool:
-        """No backend is being changed: nobody holds a lock on one, and nothing is at work."""
+        """No backend is being changed: none is locked, and nothing is at work."""
         return not len(self._access.locks) and not self._work.report()
 
     def handlers(self, node: NodeId, publish: Publish) -> Mapping[str, Hear]:

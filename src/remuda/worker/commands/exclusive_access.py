@@ -32,8 +32,8 @@ def known_names(listed: Listing, name: str) -> frozenset[str]:
     if found is None:
         return frozenset({name})
     same = [one for one in listed.backends if one.folder == found.folder]
-    told = (text for one in same for text in (one.name, one.metadata.name, one.metadata.alias))
-    return frozenset({name, found.folder.name, *told}) - {""}
+    names = (text for one in same for text in (one.name, one.metadata.name, one.metadata.alias))
+    return frozenset({name, found.folder.name, *names}) - {""}
 
 
 def ordered_names(spec: InstallSpec | None) -> frozenset[str]:
@@ -42,7 +42,7 @@ def ordered_names(spec: InstallSpec | None) -> frozenset[str]:
 
 
 class NameLocks:
-    """One lock per name. Whoever wants a backend alone takes the locks of all its names."""
+    """One lock per name. Exclusive access to a backend takes the locks of all its names."""
 
     def __init__(self) -> None:
         self._locks: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()  # Gone with their users.
@@ -52,7 +52,7 @@ class NameLocks:
 
     @asynccontextmanager
     async def held(self, names: Set[str]) -> AsyncIterator[None]:
-        """Taken in one order by everybody, so that no two wait for each other. Not to be nested."""
+        """Always taken in one order, so that no two wait for each other. Not to be nested."""
         async with AsyncExitStack() as stack:
             for name in sorted(names):
                 lock = self._locks.get(name) or anyio.Lock()
@@ -77,7 +77,7 @@ class InstalledState:
     system: bool = False
 
     def has(self, digest: str, uri: str = "") -> bool:
-        """It is here, and is these bytes where somebody says which; else from this source, where one is
+        """It is here, and is these bytes where a digest is given; else from this source, where one is
         named: another tag is another version."""
         if self.run_file is None:
             return False
@@ -120,14 +120,16 @@ class ExclusiveAccess:
         names = known_names(listed, name)
         if (found := listed.get(name)) is None:
             return InstalledState(name, names, run_file)
-        told = found.metadata
-        return InstalledState(name, names, run_file, found.folder, told.digest, told.uri, found.system)
+        metadata = found.metadata
+        return InstalledState(
+            name, names, run_file, found.folder, metadata.digest, metadata.uri, found.system
+        )
 
     @asynccontextmanager
     async def alone_with(
         self, seen: InstalledState, spec: InstallSpec | None = None
     ) -> AsyncIterator[InstalledState]:
-        """Nobody else changes what was seen, nor what is ordered, under any of its names.
+        """No other command changes what was seen, nor what is ordered, under any of its names.
 
         While one waits for the locks the backend may get more names: then those are waited for, too.
         """
@@ -171,8 +173,8 @@ def _stopped(replica: ProcessStatus, by: str) -> StoppedReplica:
 def require_gone(outcomes: Sequence[Stopped]) -> None:
     """BackendFailed, naming them, when processes are left."""
     if left := [outcome for outcome in outcomes if not outcome.gone]:
-        told = "; ".join(f"{one.key}: {one.trouble or 'it is still there'}" for one in left)
-        raise BackendFailed(f"cannot be stopped: {told}")
+        troubles = "; ".join(f"{one.key}: {one.trouble or 'it is still there'}" for one in left)
+        raise BackendFailed(f"cannot be stopped: {troubles}")
 
 
 def stop_report(

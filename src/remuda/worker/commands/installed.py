@@ -123,7 +123,7 @@ class Stopping:
         self._addresses = addresses
 
     async def stop_backend(self, request: BackendStop) -> None:
-        """Nobody hears how it ends, so that is logged."""
+        """There is no reply, so how it ends is logged."""
         everything = [replica.key for replica in self._supervision.replicas()]
         keys = self._supervision.named(request.backend) if request.backend else everything
         for outcome in await self._supervision.stop(keys, free=not request.force):

@@ -1,5 +1,5 @@
 """`backend.install` and `backend.upgrade`: a backend and a process of it, or newer files and none. One pull
-of a backend serves everybody who asked for it."""
+of a backend serves all requests for it."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext
@@ -34,7 +34,7 @@ class Pulls:
 
     @contextmanager
     def watched(self, name: str, on_step: OnStep) -> Iterator[None]:
-        """`on_step` hears of every pull of this backend, whoever runs it."""
+        """`on_step` hears of every pull of this backend, for whichever request."""
         watchers = self._watching.setdefault(name, [])
         watchers.append(on_step)
         try:
@@ -165,10 +165,10 @@ class Installs:
             with self._watched(spec, attempt):
                 async with self._access.alone_with(seen, spec) as sight:
                     if spec is None and not _has(sight, request):
-                        continue  # Somebody has removed it meanwhile.
+                        continue  # It was removed meanwhile.
                     had = await self._ensure_alone(request, key, sight, spec, attempt)
                     if spec is not None:
-                        attempt.arrived()  # Also where somebody else had brought it before we could watch.
+                        attempt.arrived()  # Also where another request had brought it before we could watch.
                     return had
 
     async def _ensure_alone(
@@ -185,7 +185,7 @@ class Installs:
         if followed and not (request.model_id or request.prove) and await self._has_started(sight):
             return _Had(running, sight.digest)  # Only where it comes from is another.
         if running is not None and here:
-            # Somebody else was quicker, or only the bytes were in question.
+            # Another request was quicker, or only the bytes were in question.
             return _Had(running, sight.digest, unchanged=not followed)
         started = here and not followed and await self._has_started(sight)
         if spec is not None and (request.force or not _has(sight, request)):
@@ -235,7 +235,7 @@ class Installs:
         recipe = await run_sync(self._recipe_for, sight.run_file, request)
         if recipe is None:
             return None
-        # Nobody could use a server without the model that was asked for.
+        # A server without the requested model would be of no use.
         check_only = without_model and not request.prove and recipe.protocol is Protocol.HTTP
         if check_only and await self._has_started(sight):
             return None
@@ -343,7 +343,7 @@ class Installs:
             log.warning("backend_not_marked_proven", backend=run_file.parent.name, error=str(error))
 
     def _watched(self, spec: InstallSpec | None, attempt: RunningAttempt) -> AbstractContextManager[None]:
-        """Progress comes from whoever fetches the same, also while this request waits for it to end."""
+        """Progress comes from the request that fetches it, also while this one waits for that to end."""
         return nullcontext() if spec is None else self._pulls.watched(spec.name, attempt.stepped)
 
     async def _running(self, key: ProcessKey, request: BackendInstall) -> ProcessStatus | None:

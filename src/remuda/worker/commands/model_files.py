@@ -135,7 +135,7 @@ def _missing(completeness: Completeness, path: Path, facts: _Facts) -> int:
         return 0
     try:
         return completeness.missing(path, *facts)
-    except OSError as error:  # Whoever loads it will be told the same.
+    except OSError as error:  # Its load will fail with the same reason.
         log.warning("model_file_not_read", path=str(path), error=str(error))
         return 0
 

@@ -119,7 +119,7 @@ def _artifacts(backends: tuple[ListedBackend, ...], places: DepotLayout) -> tupl
 def _artifact(backend: ListedBackend, places: DepotLayout) -> InstalledArtifact:
     unprovable = not starts_alone(backend.folder) and not _has_run(backend.folder.name, places)
     checked, error = start_check(backend.folder)
-    told = not backend.system and not (unprovable and checked is StartCheck.UNCHECKED)
+    is_reported = not backend.system and not (unprovable and checked is StartCheck.UNCHECKED)
     return InstalledArtifact(
         name=backend.name,
         digest=backend.metadata.digest,
@@ -132,8 +132,8 @@ def _artifact(backend: ListedBackend, places: DepotLayout) -> InstalledArtifact:
         is_system=backend.system,
         is_meta=backend.meta,
         unprovable=unprovable,
-        start_check=checked.value if told else "",
-        start_error=error if told else "",
+        start_check=checked.value if is_reported else "",
+        start_error=error if is_reported else "",
     )
 
 

@@ -127,7 +127,7 @@ class Publisher:
         except RemudaError as error:
             log.debug("progress_lost", op=event.op_id, reason=error.message)
         except BaseException:
-            self._waiting = self._waiting or event  # Cancelled: whoever flushes last tries again.
+            self._waiting = self._waiting or event  # Cancelled: the last flush tries again.
             raise
 
 
@@ -162,7 +162,7 @@ class Outlet:
         self._node, self._publish = node, publish
 
     async def send(self, event: InstallProgress) -> None:
-        """Raises what the bus does; without one nobody is there to hear it."""
+        """Raises what the bus does; without one there is no receiver."""
         if self._publish is not None:
             named = event.model_copy(update={"node_id": self._node})
             await self._publish(subjects.install_progress(self._node, event.op_id), encode(named))
@@ -201,7 +201,7 @@ class RunningAttempt:
             self._changed()
 
     def arrived(self) -> None:
-        """All that was ordered is here: whoever heard of the beginning hears of the end, once."""
+        """All that was ordered is here: progress that has begun also ends, once."""
         if self._tally.overall < 100.0:
             self.stepped(ProgressStep(PullPhase.EXTRACTING, 100.0))
 
@@ -255,7 +255,7 @@ class WorkInHand:
         self, kind: Kind, request: Request, *, reported: bool = True
     ) -> AsyncIterator[RunningAttempt]:
         """Listed while the block lasts. Progress goes out only if the request names an operation; then also
-        the frontend is to know what is installed before the reply: whoever looks after it must find it.
+        the frontend is to know what is installed before the reply: a reader of the reply must find it.
 
         Raises Conflict when it was given up meanwhile.
         """
@@ -291,8 +291,8 @@ class WorkInHand:
     def _listed(self, attempt: RunningAttempt) -> Iterator[None]:
         """The log tells of each that it was begun here, and once: operations count on that."""
         work = attempt.report()
-        told = log.bind(op=work.op_id, attempt=work.attempt, kind=work.kind, backend=work.backend)
-        told.info("work_begun")
+        bound_log = log.bind(op=work.op_id, attempt=work.attempt, kind=work.kind, backend=work.backend)
+        bound_log.info("work_begun")
         self._attempts.append(attempt)
         self._changed()
         try:
@@ -300,4 +300,4 @@ class WorkInHand:
         finally:
             self._attempts.remove(attempt)
             self._changed()
-            told.info("work_ended")
+            bound_log.info("work_ended")

@@ -116,8 +116,8 @@ class Depot:
         """Have the backend. What is there already is left alone; `refresh` asks whether its source has moved.
 
         `switching` is entered only once everything has been fetched and unpacked, also where that turned out
-        to be unnecessary; if it raises, the installed version stays. Whoever installs the same name is waited
-        for first. Raises what its only source said, or what all did; DiskFull before the first byte.
+        to be unnecessary; if it raises, the installed version stays. An install of the same name is awaited
+        first. Raises what its only source said, or what all did; DiskFull before the first byte.
         """
         tracker = InstallTracker(on_step)
         async with self._locked(spec.name):
@@ -156,10 +156,12 @@ class Depot:
     async def refresh_builtins(self) -> None:
         """At start: what ships with Remuda follows it when it was upgraded or moved."""
         for folder in await run_sync(scan, self.places):
-            told = folder.metadata
-            if folder.system or told is None or not is_builtin(told.uri):
+            metadata = folder.metadata
+            if folder.system or metadata is None or not is_builtin(metadata.uri):
                 continue
-            spec = InstallSpec(folder.path.name, (told.uri,), alias=told.alias, gallery_url=told.gallery_url)
+            spec = InstallSpec(
+                folder.path.name, (metadata.uri,), alias=metadata.alias, gallery_url=metadata.gallery_url
+            )
             try:
                 await self.install(spec, refresh=True)
             except RemudaError as error:
@@ -307,7 +309,7 @@ class Depot:
 
     @asynccontextmanager
     async def _locked(self, name: str) -> AsyncIterator[None]:
-        """Alone with this name. Whoever else has it lets go by finishing or by dying; callers may give up."""
+        """Alone with this name. Other processes release it by finishing or by dying; callers may give up."""
         with ExitStack() as held:
             while True:
                 with disk_trouble_explained(name, self.places.backends, 0):

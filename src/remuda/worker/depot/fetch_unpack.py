@@ -41,7 +41,7 @@ OnStep = Callable[[ProgressStep], None]
 
 
 def ignore_steps(step: ProgressStep) -> None:
-    """For callers whom nobody watches."""
+    """For callers without progress."""
 
 
 class InstallTracker:
@@ -167,9 +167,9 @@ class SourceUnpacker:
     def _unpack_layer(
         self, source: LayerSource, layer: Descriptor, tree: DirectoryTree, tracker: InstallTracker
     ) -> None:
-        told = _Told(layer.digest, layer.size, tracker)
-        unpack_layer(source, tree, self._limits, told.more, _cancelled)
-        told.tell()
+        reported = _Told(layer.digest, layer.size, tracker)
+        unpack_layer(source, tree, self._limits, reported.more, _cancelled)
+        reported.tell()
 
 
 class _Told:
@@ -212,13 +212,17 @@ def _copy_folder(source: Path, staging: Path, tracker: InstallTracker) -> None:
         raise Invalid(f"{source} holds the folder of backends itself", hint="name the backend's own folder")
     size = sum(path.lstat().st_size for path in source.rglob("*") if path.is_file() and not path.is_symlink())
     require_headroom(staging, size, str(source))
-    told = _Told(str(source), size, tracker)
+    reported = _Told(str(source), size, tracker)
     in_event_loop(tracker.observe, FileProgress(str(source), size, size))  # There is nothing to fetch.
     with disk_trouble_explained(str(source), staging, size):
         shutil.copytree(
-            source, staging, symlinks=True, dirs_exist_ok=True, copy_function=partial(_copy_file, told.more)
+            source,
+            staging,
+            symlinks=True,
+            dirs_exist_ok=True,
+            copy_function=partial(_copy_file, reported.more),
         )
-    told.tell()
+    reported.tell()
 
 
 def _copy_file(more: Callable[[int], None], source: str, target: str) -> None:

@@ -45,12 +45,12 @@ def spec_from_gallery(answer: ResolvedBuild | Unresolved, readings: Sequence[Rea
         kind = Unavailable if answer.retryable else NotFound
         raise kind(answer.reason, hint=answer.hint)
     entry = answer.entry
-    asked = find(readings, answer.requested)
+    wanted_entry = find(readings, answer.requested)
     return InstallSpec(
         checked_name(entry.name),
         answer.uris,
         alias=entry.alias,
-        meta=checked_name(answer.requested) if asked is not None and asked.entry.meta else "",
+        meta=checked_name(answer.requested) if wanted_entry is not None and wanted_entry.entry.meta else "",
         gallery_url=answer.gallery.url,
         version=entry.version,
         sha256=entry.sha256,
@@ -71,8 +71,8 @@ def is_source(text: str) -> bool:
 def check_integrity(source: Source, sha256: str) -> None:
     """For machines that demand that bytes be vouched for before they are used: SignatureRequired without.
 
-    A digest in a reference, like the checksum of an archive, was written down by whoever is trusted. What
-    lies in a folder of this machine was put there by somebody who can do worse.
+    A digest in a reference, like the checksum of an archive, was written down by a trusted party. What
+    lies in a folder of this machine was put there by a user who can do worse.
     """
     match source:
         case Folder():
@@ -91,12 +91,12 @@ def all_failed(name: str, failures: Sequence[tuple[str, RemudaError]]) -> Remuda
     """One error for all sources of a backend: of their kind, where they failed alike."""
     if len(failures) == 1:
         return failures[0][1]
-    told = "; ".join(f"{uri}: {failure.message}" for uri, failure in failures)
+    reasons = "; ".join(f"{uri}: {failure.message}" for uri, failure in failures)
     kinds = {type(failure) for _, failure in failures}
     kind: type[RemudaError] = kinds.pop() if len(kinds) == 1 else Rejected
     if any(failure.retryable for _, failure in failures):
         kind = Unavailable
-    return kind(f"{name} could not be fetched from any of its {len(failures)} sources: {told}")
+    return kind(f"{name} could not be fetched from any of its {len(failures)} sources: {reasons}")
 
 
 def _own_name(source: Source) -> str:

@@ -153,7 +153,7 @@ def read_metadata(folder: Path) -> Metadata | None:
 
 
 def write_metadata(folder: Path, metadata: Metadata) -> None:
-    """Whole or not at all, readable by everybody."""
+    """Whole or not at all, world-readable."""
     write_text(folder / METADATA_FILE, json.dumps(json.loads(encode(metadata)), indent=2))
 
 

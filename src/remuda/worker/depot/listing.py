@@ -60,16 +60,16 @@ class ListedBackend:
     @property
     def row(self) -> InstalledBackend:
         """As others are told of it."""
-        told = self.metadata
+        metadata = self.metadata
         return InstalledBackend(
             name=self.name,
             is_system=self.system,
             is_meta=self.meta,
-            installed_at=told.installed_at,
-            gallery_url=told.gallery_url,
-            version=told.version,
-            uri=told.uri,
-            digest=told.digest,
+            installed_at=metadata.installed_at,
+            gallery_url=metadata.gallery_url,
+            version=metadata.version,
+            uri=metadata.uri,
+            digest=metadata.digest,
         )
 
 
@@ -154,7 +154,7 @@ def find_run_file(places: DepotLayout, listed: Listing, name: str) -> Path | Non
 
 
 def _folders(root: Path) -> list[Path]:
-    """Folders that somebody is about to rename or remove are none yet, or none any more."""
+    """Folders that are about to be renamed or removed do not count."""
     try:
         with os.scandir(root) as entries:
             return [

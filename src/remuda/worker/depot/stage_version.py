@@ -148,9 +148,9 @@ class VersionStager:
         # With a gallery's manifest it is more than the image that the reference means.
         if not digest or known.digest != digest or read_record(folder).manifest:
             return False
-        told = {"uri": uri, "gallery_url": "", "version": "", "installed_at": self._now()}
+        fields = {"uri": uri, "gallery_url": "", "version": "", "installed_at": self._now()}
         with disk_trouble_explained(name, self._places.backends, 0):
-            write_metadata(folder, known.model_copy(update=told))
+            write_metadata(folder, known.model_copy(update=fields))
         return True
 
     def builtin(self, uri: str, spec: InstallSpec) -> bool:

@@ -28,7 +28,7 @@ class RunningProgram:
 
 def program_running_in(folder: Path) -> RunningProgram | None:
     """One that works in the folder or runs a program of it, also if the folder was moved since. Those of
-    other users that may not be looked at do not count. Blocks while it looks at everybody."""
+    other users that may not be looked at do not count. Blocks while it looks at all processes."""
     real = folder.resolve()
     for process in psutil.process_iter(["name", "cwd", "exe"]):
         places = (process.info["cwd"], process.info["exe"])
@@ -131,7 +131,9 @@ class VersionStore:
                 f"no earlier version of {name} is kept", hint="it was removed when a newer one ran"
             )
         self.settle(name)
-        self._disk.mark(previous / PROVEN_FILE)  # Whoever goes back to it trusts it more than the other.
+        self._disk.mark(
+            previous / PROVEN_FILE
+        )  # Going back to it means that it is trusted more than the other.
         self._disk.move(previous, self._places.ready(name))
         self.settle(name)
 
@@ -157,7 +159,7 @@ class VersionStore:
             self._throw_away(installed, name)
 
     def _throw_away(self, path: Path, name: str) -> None:
-        """Gone at once for whoever looks. Its files go bit by bit, once no process runs from them."""
+        """Gone at once for readers. Its files go bit by bit, once no process runs from them."""
         if _exists(path):
             trash = self._places.trash(name)
             self._disk.move(path, next(place for n in count() if not _exists(place := trash / str(n))))

@@ -200,7 +200,7 @@ class HardwareInventory:
             else:
                 found = refresh(self._known, self._host, self._models_dir)
         finally:
-            with suppress(RuntimeError):  # The loop has ended, and nobody asks any more.
+            with suppress(RuntimeError):  # The loop has ended.
                 loop.call_soon_threadsafe(self._end, found)
 
     def _end(self, found: Hardware | None) -> None:

@@ -104,7 +104,7 @@ class _SystemDevice:
         for place in range(places):
             try:
                 handle = self._library.call("nvmlDeviceGetMigDeviceHandleByIndex", self._handle, place)
-            except NvmlFailed:  # An empty place, or a slice that belongs to somebody else.
+            except NvmlFailed:  # An empty place, or a slice that belongs to another user.
                 continue
             found.append(_SystemDevice(self._library, handle))
         return found

@@ -58,7 +58,7 @@ class Hardware:
     gpus: tuple[Gpu, ...]
     driver_version: str
     capability: str
-    problems: tuple[str, ...]  # Plain sentences for whoever looks after the machine.
+    problems: tuple[str, ...]  # Plain sentences for the machine's owner.
 
     @property
     def gpu_vendor(self) -> Vendor | Literal[""]:
@@ -116,8 +116,8 @@ def capability(facts: Facts) -> str:
     """The first rule that applies decides; peers use the same rules in the same order."""
     if facts.forced:
         return facts.forced
-    if told := facts.run_file.strip():
-        return told
+    if configured := facts.run_file.strip():
+        return configured
     match facts.os, facts.architecture, facts.gpu_vendor:
         case "darwin", "arm64", _:
             return "metal"

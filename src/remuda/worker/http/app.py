@@ -1,5 +1,5 @@
 """Everything the worker answers over HTTP: probes for anyone; logs, processes and which of them run for
-whoever holds the token that its frontends present."""
+the holders of the token that its frontends present."""
 
 import hmac
 from collections.abc import Awaitable, Callable
@@ -28,7 +28,7 @@ from remuda.worker.processes.logs import ProcessLogs
 
 
 class TokenGuard:
-    """Without a token nobody is let in, unless the worker was told to do without one."""
+    """Without a token every request is refused, unless the worker was started without one."""
 
     def __init__(self, tokens: OpeningTokens, *, open_without_token: bool = False) -> None:
         self._tokens = tokens

@@ -1,7 +1,7 @@
 """A reverse proxy to backends that speak HTTP: they listen on loopback, and callers with the token reach
 them here.
 
-Bytes pass as they come, both ways, and wait for whoever is slower. When the caller leaves, the request ends;
+Bytes pass as they come, both ways, at the pace of the slower side. When the caller leaves, the request ends;
 when the backend breaks off, so does the answer. Nothing is ever sent twice.
 
 ANY /v1/processes/{process key, escaped}/{path of the backend}

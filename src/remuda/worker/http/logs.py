@@ -73,7 +73,7 @@ class LogPages:
             await send({"type": "websocket.accept"})
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(_until_gone, receive, tasks.cancel_scope)
-                with suppress(OSError):  # It left, and nobody has noticed yet.
+                with suppress(OSError):  # It left, unnoticed so far.
                     await _tell(send, {"type": "initial", "lines": [_view(line) for line in known]})
                     async for line in new_lines:
                         await _tell(send, {"type": "line", "line": _view(line)})

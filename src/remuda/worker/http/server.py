@@ -64,12 +64,12 @@ def of_contract(scope: Scope) -> bool:
 
 async def refuse(scope: Scope, send: Send, error: RemudaError, more: Iterable[Header] = ()) -> None:
     """The error as frontends answer it, or as plain text where the contract has that."""
-    told, status = error.problem(), error.http_status
-    headers = [(CODE_HEADER, told.code.encode()), *more]
+    problem, status = error.problem(), error.http_status
+    headers = [(CODE_HEADER, problem.code.encode()), *more]
     if of_contract(scope):
         await answer(scope, send, status, error.public, more=headers)
     else:
-        body = encode(NodeError.of(status, error.public_text, told.code, told.hint)).decode()
+        body = encode(NodeError.of(status, error.public_text, problem.code, problem.hint)).decode()
         await answer(scope, send, status, body, JSON, headers)
 
 

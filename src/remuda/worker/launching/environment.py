@@ -1,7 +1,7 @@
 """Which of the worker's environment variables a backend gets: those that inference programs need, no more.
 Pure.
 
-By a list of what is passed on, not of what is not: nobody knows under which names people keep their secrets.
+By a list of what is passed on, not of what is not: people keep secrets under any name.
 """
 
 from collections.abc import Collection, Mapping

@@ -45,7 +45,7 @@ class PlaceholderText:
 
     @classmethod
     def parse(cls, text: str) -> "PlaceholderText":
-        """ValueError, in words for whoever wrote the text, for unknown placeholders and lone braces."""
+        """ValueError, in words for its author, for unknown placeholders and lone braces."""
         return cls(tuple(_part(match) for match in _TOKEN.finditer(text)))
 
     @property

@@ -32,7 +32,7 @@ VULKAN_VARIABLES: Final = ("VK_DRIVER_FILES", "VK_ICD_FILENAMES")
 
 @dataclass(frozen=True, slots=True)
 class HttpNeeds:
-    """What placeholders stand for. Empty, or None, is what nobody gave."""
+    """What placeholders stand for. Empty, or None: not given."""
 
     model_path: str = ""
     model_name: str = ""
@@ -72,7 +72,7 @@ def http_recipe(
     manifest: BackendManifest, folder: Path, environ: Mapping[str, str], needs: HttpNeeds
 ) -> Recipe:
     """A server described by a manifest, started in `folder`. `environ` is scrubbed, and no token is added:
-    only the worker calls it. Invalid, naming the placeholder, where the manifest needs what nobody gave."""
+    only the worker calls it. Invalid, naming the placeholder, where the manifest needs what was not given."""
     assert manifest.protocol is Protocol.HTTP, "others are started by their run file"
     values = needs.values()
     argv = [text for part in manifest.command for text in _expanded(part, values, needs.options)]
@@ -121,7 +121,7 @@ _CONTEXT_SIZE, _PARALLEL = "context_size", "parallel"
 @dataclass(frozen=True, slots=True)
 class Starting:
     """`environ` is scrubbed already. `bind` is where gRPC backends listen: on all interfaces, as peers do, or
-    on loopback where nobody off this machine is meant to reach them."""
+    on loopback where they are not meant to be reached from other machines."""
 
     environ: Mapping[str, str] = field(repr=False)
     tokens: OpeningTokens

@@ -138,7 +138,9 @@ async def _status_line(port: int, path: str) -> str:
         head = f"GET {path} HTTP/1.1\r\nHost: {_HOST}:{port}\r\nAccept: */*\r\nConnection: close\r\n\r\n"
         writer.write(head.encode())
         line = await reader.readline()
-        with anyio.move_on_after(_FAREWELL_S):  # Some servers log an error when nobody reads to the end.
+        with anyio.move_on_after(
+            _FAREWELL_S
+        ):  # Some servers log an error when the response is not read to its end.
             while await reader.read(_HEAD_BYTES_MAX):
                 pass
     finally:

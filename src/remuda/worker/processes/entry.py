@@ -140,10 +140,10 @@ class Life:
 
     def _why_silent(self, words: str, listening: frozenset[int] | None) -> str:
         limit_s = self._recipe.start_limit.total_seconds()
-        told = f"did not become ready on port {self._port} within {limit_s:g} s: {words}"
+        text = f"did not become ready on port {self._port} within {limit_s:g} s: {words}"
         if listening and self._port not in listening:
-            told += f" (it listens on {', '.join(map(str, sorted(listening)))} instead)"
-        return told
+            text += f" (it listens on {', '.join(map(str, sorted(listening)))} instead)"
+        return text
 
     async def _serve(self, on_phase: OnPhase) -> Useless:
         """Until it has closed its port for good. Silence alone ends nothing: it may be at work."""
@@ -223,7 +223,7 @@ class ProcessEntry:
     def usable(self, name: str) -> bool:
         """It lives, is of the backend called `name`, and runs from the folder that is installed now.
 
-        One that does not answer counts: it may be busy, and to replace it would cut off whoever it works for.
+        One that does not answer counts: it may be busy, and to replace it would cut off its callers.
         """
         return (
             self.replica.phase in _ANSWERING
@@ -245,7 +245,7 @@ class ProcessEntry:
 
     async def confirmed(self) -> bool:
         """Not, if it is believed to answer and nothing listens there, for a reason other than its end. That
-        it ended is seen a moment later than by whoever it hung up on; that moment is waited for here."""
+        it ended is seen a moment later than by its callers; that moment is waited for here."""
         seen = self.replica
         if seen.phase not in _ANSWERING:
             return True
@@ -364,7 +364,7 @@ class ProcessEntry:
         return self._ending(process, port, over, life.was_ready, anyio.current_time() - began)
 
     def _ending(self, process: Process, port: int, over: Over, was_ready: bool, lived_s: float) -> _Ending:
-        """Once it is gone: whoever has its port then, and it had not, took it."""
+        """Once it is gone: a process that has its port then took it."""
         stderr = process.stderr_tail(limits.BACKEND_STDERR_LINES)
         taken = port_in_use(stderr) or not self._context.machine.port_free(port)
         if isinstance(over, Ended) and taken and not was_ready:
@@ -375,7 +375,7 @@ class ProcessEntry:
 
     async def _begin(self, instance: str, port: int) -> Process:
         command = self.launch.recipe.command(port)
-        with anyio.CancelScope(shield=True):  # Cancelled half-way, nobody would hold the process.
+        with anyio.CancelScope(shield=True):  # Cancelled half-way, the process would have no owner.
             process = await self._context.machine.start(self.launch.key, instance, command)
         self.replica = replace(self.replica, instance=instance, pid=process.pid, port=port)
         self._move(ProcessPhase.STARTING)

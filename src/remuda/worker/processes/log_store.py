@@ -1,7 +1,7 @@
 """Output of processes as it is kept: the newest in memory, more of it in files, a folder for each process
 key.
 
-In memory it stays as it came, in blocks of whole lines, and is split when somebody reads it: a flood
+In memory it stays as it came, in blocks of whole lines, and is split when it is read: a flood
 costs a copy and a count. Files block on the disk, a page at a time; trouble with them costs log lines and
 is never raised.
 """
@@ -82,7 +82,7 @@ class Recent:
         self._bytes = 0
 
     def add(self, block: Block) -> int:
-        """Returns how many lines that nobody took had to go for it, some of its own perhaps included."""
+        """Returns how many unread lines had to go for it, some of its own perhaps included."""
         kept = self._shortened(block)
         self._blocks.append(kept)
         self._lines += kept.lines
@@ -268,7 +268,7 @@ class RotatedFile:
 
     def _rotate(self) -> None:
         self.close()
-        with suppress(FileNotFoundError):  # Somebody tidied up.
+        with suppress(FileNotFoundError):  # It was tidied up.
             self._path.replace(self._older)
 
     def _stumbled(self, count: int, error: OSError) -> None:

@@ -1,5 +1,5 @@
 """What backend processes write: taken from their pipes a little at a time, kept in memory and in files,
-and passed live to whoever follows.
+and passed live to followers.
 
 Everything here belongs to the event loop's thread and returns at once. Memory and disk are bounded per
 key; a failing disk costs log lines and nothing else. Logs of stopped keys stay a while: that is when they
@@ -27,7 +27,7 @@ from remuda.worker.processes.log_store import Block, KeyFolder, OutputLine, Outp
 
 log = structlog.get_logger(__name__)
 
-_READ_BYTES = 64 * 1024  # At one go: whoever floods waits for its turn like everything else on the loop.
+_READ_BYTES = 64 * 1024  # At one go: a flood waits for its turn like everything else on the loop.
 _LAST_READS_MAX = 16  # As much as the largest pipe holds, 1 MiB.
 
 
@@ -68,7 +68,7 @@ class Output:
         self._err.close_entrance()
 
     def finish(self) -> None:
-        """Pass on what the process left in its pipes, and let go of them whoever else holds them."""
+        """Pass on what the process left in its pipes, and let go of them even if another holds them."""
         self.handed_over()
         self._out.finish()
         self._err.finish()
@@ -268,7 +268,7 @@ class Follower:
             if not len(self._waiting):
                 self._arrived = anyio.Event()
                 await self._arrived.wait()
-            await checkpoint()  # Else a flood would leave the loop to nobody else.
+            await checkpoint()  # Else a flood would keep the loop to itself.
             self._lines = iter(self._next_lines())
         return line
 

@@ -152,7 +152,7 @@ class LocalProcess:
         return None if kills is None or self._oom_kills is None else kills > self._oom_kills
 
     async def listener_on(self, port: int) -> PortListener:
-        """Who has this port, on which somebody has just taken a connection."""
+        """Which process has this port, on which a connection was just accepted."""
         # In a thread: all connections of this machine are read through, and some have thousands.
         return await anyio.to_thread.run_sync(self._listener_on, port, abandon_on_cancel=True)
 
@@ -165,7 +165,7 @@ class LocalProcess:
             foreign = found - self._sockets_among(found)
         except OSError:
             return PortListener.OURS
-        # Looked at twice: what is closed meanwhile belongs to nobody who could be found.
+        # Looked at twice: what is closed meanwhile has no owner that could be found.
         if foreign & (listeners(port) or frozenset()):
             return PortListener.OTHERS
         return PortListener.OURS if found - foreign else PortListener.NOBODY
@@ -192,7 +192,7 @@ class LocalProcess:
     async def end(self, grace: timedelta) -> bool:
         """SIGTERM to all of it, SIGKILL to what is left after the grace; whether nothing is left then.
 
-        Bounded, and seen through when cancelled. Whoever asks meanwhile waits for the first one's outcome.
+        Bounded, and seen through when cancelled. Later callers wait for the first one's outcome.
         """
         with anyio.CancelScope(shield=True):
             async with self._ending:
@@ -225,7 +225,7 @@ class LocalProcess:
                     descendants.send(seen.identity, number)
 
     def _signal_group(self, number: signal.Signals) -> bool:
-        """Whether it could be: once its leader is reaped, the group's number may be somebody else's."""
+        """Whether it could be: once its leader is reaped, the group's number may be reused."""
         if self._process.returncode is not None:
             return False
         with suppress(ProcessLookupError, PermissionError):  # macOS says the latter of a group of zombies.
@@ -235,7 +235,7 @@ class LocalProcess:
 
 
 async def _open(argv: list[str], command: ProcessCommand, mark: Mark, output: Output) -> anyio.abc.Process:
-    with anyio.CancelScope(shield=True):  # Cancelled half-way, nobody would hold the process.
+    with anyio.CancelScope(shield=True):  # Cancelled half-way, the process would have no owner.
         try:
             process = await anyio.open_process(
                 argv,

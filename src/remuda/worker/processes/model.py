@@ -55,7 +55,7 @@ class ProcessPhase(StrEnum):
     READY = "ready"
     UNRESPONSIVE = "unresponsive"  # It lives and does not answer: busy, or suspended; not dead.
     WAITING = "waiting"  # It ended by itself and is started again after a delay.
-    FAILED = "failed"  # It ended by itself too often. Stays listed until somebody starts or stops the key.
+    FAILED = "failed"  # It ended by itself too often. Stays listed until the key is started or stopped.
     STOPPING = "stopping"
 
 
@@ -109,7 +109,7 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class ProcessStatus:
-    """A key as it stands. `instance` changes with every new process, so nobody mistakes one for another."""
+    """A key as it stands. `instance` changes with every new process, so one is not mistaken for another."""
 
     key: ProcessKey
     backend: str
@@ -142,15 +142,15 @@ class Stopped:
 
 @dataclass(frozen=True, slots=True)
 class _Past:
-    """Who had a port last, and since when nobody has it."""
+    """Which key had a port last, and since when it is free."""
 
     key: ProcessKey
     released_s: float
 
 
 class PortBook:
-    """A port is in one hand at most. After use it rests: whoever still holds its address must meet nobody
-    rather than somebody else. Then the key that had it is preferred for a while."""
+    """A port has one owner at most. After use it rests: a caller with an old address must find nothing
+    rather than another process. Then the key that had it is preferred for a while."""
 
     def __init__(self, first: int, last: int) -> None:
         assert 0 < first <= last, "settings are checked before"
@@ -176,13 +176,13 @@ class PortBook:
         )
 
     def release(self, port: int, now_s: float) -> None:
-        """Its process is gone. A port that nobody holds stays as it is."""
+        """Its process is gone. A port without an owner stays as it is."""
         key = self._held.pop(port, None)
         if key is not None:
             self._past[port] = _Past(key, now_s)
 
     def _candidates(self, key: ProcessKey, now_s: float) -> Iterator[int]:
-        """Best first: the key's own, those nobody has a claim to, unused ones, then what others had."""
+        """Best first: the key's own, unclaimed ones, unused ones, then what others had."""
         rested = sorted(
             (now_s - past.released_s, port)
             for port, past in self._past.items()

@@ -13,7 +13,7 @@ from remuda.worker.processes.model import Launch, ProcessCommand, ProcessStatus,
 class PortListener(Enum):
     """Who takes connections to a port."""
 
-    OURS = "ours"  # The process or one that it started, and nobody beside them; also when that is not told.
+    OURS = "ours"  # The process or one that it started, and no other; also when that is unknown.
     OTHERS = "others"
     NOBODY = "nobody"
 
@@ -37,12 +37,12 @@ class Process(Protocol):
         ...
 
     def oom_killed(self) -> bool | None:
-        """Whether the kernel killed something for lack of memory since it started; None when nobody can
+        """Whether the kernel killed something for lack of memory since it started; None when that cannot be
         tell."""
         ...
 
     async def listener_on(self, port: int) -> PortListener:
-        """Who has this port, on which somebody has just taken a connection."""
+        """Which process has this port, on which a connection was just accepted."""
         ...
 
     def listening(self) -> frozenset[int] | None:

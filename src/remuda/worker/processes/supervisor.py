@@ -164,7 +164,7 @@ class Survivor:
 async def end_survivors(owner: str, boot: BootId, grace: timedelta = _GRACE) -> tuple[Survivor, ...]:
     """End what boots of `owner` before this one left, within a bound, and tell what it was.
 
-    Only for whoever holds the data folder alone: a second worker there would lose its processes.
+    Only for the sole holder of the data folder: a second worker there would lose its processes.
     """
     kin = ProcessFamily((), lambda mark: mark.owner == owner and mark.boot != boot)
     found = {seen: _command(seen.pid) for seen in await _alive(kin)}
