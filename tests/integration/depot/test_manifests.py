@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from remuda.oci.errors import ContentRefused
+from remuda.oci.errors import NotABackend
 from remuda.worker.depot.depot import Depot
 from remuda.worker.depot.install_spec import InstallSpec
 from tests.support.images import image, layer
@@ -32,7 +32,7 @@ async def test_a_gallerys_manifest_serves_an_image_that_has_none(
     registry: RegistryServer, depot: Depot
 ) -> None:
     uri = pushed(registry, "manifests/none", {"server": b"#!/bin/sh\n"})
-    with pytest.raises(ContentRefused, match=r"neither run\.sh nor remuda\.yaml"):
+    with pytest.raises(NotABackend, match=r"neither run\.sh nor remuda\.yaml"):
         await depot.install(InstallSpec("none", (uri,)))
 
     done = await depot.install(InstallSpec("none", (uri,), manifest="port: 1\n"))
