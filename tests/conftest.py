@@ -28,8 +28,8 @@ settings.load_profile("usual")
 # Fixtures of fleets that take long to start: one process runs all modules that use one, in turn.
 SHARED_FLEETS = ("pair", "alone", "common")
 
-# Of each kind, what takes longest begins first, so that all processes end together. Folders with shared
-# fleets come late: who has run what shares one goes on elsewhere, and the fleet ends.
+# What takes longest begins first, so that all processes end together. Folders with shared fleets
+# come late: who has run what shares one goes on elsewhere, and the fleet ends.
 ORDER = (
     "tests/integration/chaos",
     "tests/integration/cli",
@@ -59,8 +59,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if _module(item) in groups:
             item.add_marker(pytest.mark.xdist_group(groups[_module(item)]))
     items.sort(key=lambda item: _rank(_module(item), groups))
-    places = _interleaved(list(dict.fromkeys(map(_module, items))))
-    items.sort(key=lambda item: places[_module(item)])
 
 
 def pytest_collection_finish() -> None:
@@ -79,14 +77,6 @@ def _rank(module: str, groups: dict[str, str]) -> tuple[int, str]:
     return next((rank for rank, folder in enumerate(ORDER) if module.startswith(folder)), len(ORDER)), ""
 
 
-def _interleaved(modules: list[str]) -> dict[str, float]:
-    """The place of each module in the run. Those that wait for processes and for time to pass, and those that
-    only compute, are spread evenly, so that the cores are busy from beginning to end."""
-    waiting = [module for module in modules if module.startswith("tests/integration")]
-    computing = [module for module in modules if not module.startswith("tests/integration")]
-    return {module: place / len(kind) for kind in (waiting, computing) for place, module in enumerate(kind)}
-
-
 class WholeModules(LoadScopeScheduling):  # type: ignore[misc]  # It is untyped.
     """One process runs all tests of a module, in their order: what they share is set up once, and some tell
     one story. Seeds of a simulation share nothing, and fill whatever room is left."""
@@ -103,9 +93,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> WholeMo
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """Three times as many as there are cores: most of the time a test waits, for processes and for time to
-    pass."""
-    return min(3 * (os.cpu_count() or 1), WORKERS_MOST)
+    """Twice as many as there are cores: half of the time a test waits, for processes and for time to pass."""
+    return min(2 * (os.cpu_count() or 1), WORKERS_MOST)
 
 
 @pytest.fixture(scope="session")
