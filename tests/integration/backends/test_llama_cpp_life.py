@@ -23,8 +23,8 @@ from tests.support.waiting import wait_until
 pytestmark = pytest.mark.anyio
 
 LONG = 50_000  # Tokens: many seconds of work even for the tiny model.
-TRIES = 10
-BEYOND_MAX = 20  # Tokens: a few milliseconds, in which the engine hears that nobody listens any more.
+TRIES = 3
+BEYOND_MAX = LONG // 50  # It stops soon after the caller has left; how soon, a busy machine decides.
 ENDLESS = {"Prompt": "the house", "Tokens": LONG, "IgnoreEOS": True}
 
 
