@@ -29,8 +29,8 @@ _PR_SET_DUMPABLE: Final = 4
 
 
 def keep_private() -> bool:
-    """Close this process's files in /proc, its environment and memory among them, to all but root, and let
-    nobody trace it. Whether that could be done: Linux can.
+    """Close this process's files in /proc, its environment and memory among them, to all but root, and forbid
+    tracing it. False where the system cannot: only Linux can.
 
     Backends run as the user that workers run as; what a process was started with, and what it holds, is not
     theirs to read. Programs that it starts are not affected. The price is that there are no core dumps.

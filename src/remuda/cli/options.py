@@ -125,6 +125,9 @@ def resolve_settings(model: type[S], flags: Flags, environ: Environ = os.environ
     Raises Misconfigured, naming what cannot be used and what could.
     """
     given = _answered(model, flags)
+    labels = given.get("node_labels")
+    if isinstance(labels, str) and (problem := forms.label_problem(labels)):
+        raise Misconfigured(f"--labels={labels!r} cannot be used: {problem}")
     file, file_name = _file(given, environ)
     saved, saved_in = _saved(model, given, environ)
     if _token_file_is_nearer(given, environ):

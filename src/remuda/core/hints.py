@@ -1,5 +1,5 @@
 """Words for hints: close matches for an unknown name, and names that peers chose, quoted in commands that
-people are told to paste into a shell. Pure.
+people may paste into a shell. Pure.
 
 Matches are found by pairs of letters, which takes time in proportion to the length of the names: a client
 decides how long a name is, and comparing each letter with each other would hold up all requests for

@@ -19,10 +19,6 @@ from remuda.core.field_errors import field_error
 ENV_PREFIX = "REMUDA_"
 
 
-class Unusable(ValueError):
-    """Raised by a validator that says what is wrong with a value better than the accepted form does."""
-
-
 @dataclass(frozen=True, slots=True)
 class Setting:
     """What a person needs to know of one setting; the field gives its type and default."""
@@ -167,11 +163,7 @@ def _explain(
             continue
         item = by_field[str(problem["loc"][0])]
         shown = "" if item.secret else f"={str(chosen.get(item.field, item.info.default))!r}"
-        said = field_error({**problem, "loc": ()})
-        if isinstance(problem.get("ctx", {}).get("error"), Unusable):
-            lines.append(f"{origins[item.field]}{shown} cannot be used: {said}")
-            continue
-        wants = item.setting.accepted or said.removeprefix("must be ")
+        wants = item.setting.accepted or field_error({**problem, "loc": ()}).removeprefix("must be ")
         lines.append(f"{origins[item.field]}{shown} cannot be used; accepted: {wants}")
     return "; ".join(dict.fromkeys(lines))
 

@@ -83,7 +83,7 @@ def admin_name(caller: HTTPConnection, svc: Services) -> str:
 
 
 def is_admin(caller: HTTPConnection, svc: Services) -> bool:
-    """For what may be asked without a key, and admins are told more of."""
+    """For routes that need no key, but show more to admins."""
     key = svc.keyring.holder(_presented_key(caller))
     return not svc.access.keys_required or (key is not None and key.scope is KeyScope.ADMIN)
 

@@ -96,18 +96,18 @@ def _unconfirmed_since(standing: Standing | None) -> datetime | None:
 
 async def model_rows(svc: Services) -> list[ModelRow]:
     """Every replica there is. Those of an earlier boot of their worker are about to be forgotten."""
-    boots = {one.node.id: one.node.boot_id for one in await svc.registry.standings()}
-    there = (
-        row for row in await replicas(svc) if row.node not in boots or _of_this_boot(row, boots[row.node])
-    )
+    standings = await svc.registry.standings()
+    boots = {one.node.id: one.node.boot_id for one in standings}
+    rows = await replicas(svc, standings)
+    there = (row for row in rows if row.node not in boots or _of_this_boot(row, boots[row.node]))
     return [_model_row(row, svc.serving) for row in there]
 
 
-async def replicas(svc: Services) -> list[Replica]:
+async def replicas(svc: Services, standings: Iterable[Standing]) -> list[Replica]:
     """Without those that their workers report to have stopped: they are about to be forgotten."""
     reports = {
         one.node.id: current_report(one.node)
-        for one in await svc.registry.standings()
+        for one in standings
         if one.node.report is not None and '"stopped"' in one.node.report.body  # Seldom: few are parsed.
     }
     return [row for row in await svc.serving.models.replicas() if not why_stopped(row, reports.get(row.node))]

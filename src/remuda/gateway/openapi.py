@@ -194,7 +194,7 @@ _REFUSALS: Final[Mapping[int, str]] = {
     400: "`param` names what is wrong in the request.",
     401: "Missing or invalid API key.",
     403: "The key is not for this model, or a web page asks on loopback.",
-    404: "There is no such model; similar names are told.",
+    404: "There is no such model; the message suggests similar names.",
     413: "Too large.",
     431: "The head of the request is too large.",
     429: "As many wait as may wait.",

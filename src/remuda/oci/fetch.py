@@ -71,7 +71,7 @@ class Overall:
 
 
 class Meter:
-    """Sums what was downloaded of several files. Files it was not told of are ignored."""
+    """Sums what was downloaded of several files. Unknown files are ignored."""
 
     def __init__(self, totals: Mapping[str, int]) -> None:
         self._totals = dict(totals)

@@ -280,3 +280,11 @@ def test_numbers_are_asked_for_as_numbers() -> None:
     [item] = [item for item in described(model_of("up")) if item.field == "nodes_at_once"]
 
     assert metavar(item) == "N"
+
+
+@pytest.mark.parametrize(("text", "wrong"), [("room,x=1", "'room' has no value"), ("=x", "'=x' has no key")])
+def test_labels_that_are_typed_and_are_not_pairs_are_refused(tmp_path: Path, text: str, wrong: str) -> None:
+    with pytest.raises(Misconfigured) as refusal:
+        resolve_settings(WorkerSettings, {"node_labels": text}, {"HOME": str(tmp_path)})
+
+    assert refusal.value.message == (f"--labels={text!r} cannot be used: labels are KEY=VALUE pairs; {wrong}")

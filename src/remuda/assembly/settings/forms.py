@@ -11,7 +11,6 @@ from pydantic import AfterValidator, BeforeValidator, Field
 
 from remuda.core import durations
 from remuda.core.errors import Invalid
-from remuda.core.settings import Unusable
 from remuda.fleet.model import BUDGET_ACCEPTED, vram_ceiling
 from remuda.wire.nodes import NAME_BYTES_MAX
 
@@ -38,19 +37,24 @@ def _words(value: object) -> object:
 
 
 def _labels(value: object) -> object:
-    """`k=v,k=v`, trimmed. Or a JSON object. A pair that is none is refused: it would be missed later."""
+    """`k=v,k=v`, trimmed; a pair without key or equals sign is dropped, as peers do. Or a JSON object."""
     if not isinstance(value, str):
         return value
     if value.lstrip().startswith("{"):
         return _json(value)
-    labels: dict[str, str] = {}
-    for part in filter(None, map(str.strip, value.split(","))):
-        key, equals, text = part.partition("=")
+    pairs = (part.partition("=") for part in value.split(","))
+    return {key.strip(): text.strip() for key, equals, text in pairs if key.strip() and equals}
+
+
+def label_problem(text: str) -> str:
+    """Which part of the text is dropped, for people who have just typed it; else empty."""
+    if text.lstrip().startswith("{"):
+        return ""
+    for part in filter(None, map(str.strip, text.split(","))):
+        key, equals, _ = part.partition("=")
         if not equals or not key.strip():
-            lacks = "key" if equals else "value"
-            raise Unusable(f"labels are KEY=VALUE pairs; {part[:80]!r} has no {lacks}")
-        labels[key.strip()] = text.strip()
-    return labels
+            return f"labels are KEY=VALUE pairs; {part[:80]!r} has no {'key' if equals else 'value'}"
+    return ""
 
 
 def _path(value: object) -> object:

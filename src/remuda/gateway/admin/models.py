@@ -232,7 +232,7 @@ async def _item(model: Catalogued, svc: Services) -> ModelItem:
 
 async def _replicas(svc: Services) -> tuple[ReplicaView, ...]:
     serving, standings = svc.serving, await svc.registry.standings()
-    rows = await show.replicas(svc)
+    rows = await show.replicas(svc, standings)
     return tuple(show.replica_view(row, standings, serving) for row in rows)
 
 

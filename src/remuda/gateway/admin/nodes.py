@@ -30,7 +30,8 @@ routes = APIRouter(prefix="/api", tags=["nodes"], dependencies=[Depends(require_
 @routes.get("/nodes", responses=gives(NodeViews, 401))
 async def list_nodes(svc: Svc) -> Response:
     """Every node with its status and the facts behind it."""
-    rows, standings = await replicas(svc), await svc.registry.standings()
+    standings = await svc.registry.standings()
+    rows = await replicas(svc, standings)
     in_flight = svc.serving.in_flight
     return answer(NodeViews([counted(node_views.node_view(one), rows, in_flight) for one in standings]))
 
@@ -38,8 +39,9 @@ async def list_nodes(svc: Svc) -> Response:
 @routes.get("/nodes/{node_id}", responses=gives(wire.NodeView, 401, 404))
 async def one_node(node_id: NodePath, svc: Svc) -> Response:
     """One node."""
-    view = node_views.node_view(await svc.registry.standing(node_id))
-    return answer(counted(view, await replicas(svc), svc.serving.in_flight))
+    standing = await svc.registry.standing(node_id)
+    rows = await replicas(svc, [standing])
+    return answer(counted(node_views.node_view(standing), rows, svc.serving.in_flight))
 
 
 @routes.delete("/nodes/{node_id}", responses=gives(wire.NodeMessage, 401, 404))

@@ -111,7 +111,7 @@ async def _lines(svc: Services, place: str, op: OpId | None, stay: timedelta) ->
 
 
 def _parts(events: Sequence[Event]) -> Iterator[bytes]:
-    """Small events are sent together: sending costs more than what is sent. Nothing is told as a comment."""
+    """Small events are sent together: each message costs more than its bytes. Without events, a comment."""
     if not events:
         yield b": nothing new\n\n"
     part = bytearray()
