@@ -1,103 +1,39 @@
 """Gallery indexes: YAML to entries. Pure.
 
 One bad entry does not lose the others: it is left out, and a complaint names it, its line and why. Unknown
-fields are skipped, for indexes are newer than programs. Maps that other programs understand are kept as YAML
-documents of their own, within bounds.
+fields are skipped, for indexes are newer than programs.
 """
 
-import re
-from collections.abc import Iterator
-from typing import Final
-
-import yaml
-from yaml import events
+from collections.abc import Callable
+from typing import Final, Protocol, TypeVar
 
 from remuda.core.errors import Invalid
 from remuda.core.yaml_tree import List, Malformed, Map, Merger, Node, Text, YamlLimits, parse
+from remuda.gallery.entry_fields import EntryFields
 from remuda.gallery.model import Complaint, GalleryEntry, GalleryIndex
-
-_WORD: Final = re.compile(r"[A-Za-z_][\w-]*")
-DEPTH_MAX: Final = 16
-CHARS_MAX: Final = 20_000  # Of the document's words, each counted with one for its place.
-
-
-def document_of(node: Map, merger: Merger, name: str) -> str:
-    """Malformed, saying that it is about `name`, when it is too large or has tags."""
-    return _Writer(merger, name, node.line).document(node)
-
-
-class _Writer:
-    def __init__(self, merger: Merger, name: str, line: int) -> None:
-        self._merger = merger
-        self._name = name
-        self._line = line
-        self._left = CHARS_MAX
-
-    def document(self, root: Map) -> str:
-        stream = (
-            events.StreamStartEvent(),
-            events.DocumentStartEvent(),
-            *self._node(root, 0),
-            events.DocumentEndEvent(),
-            events.StreamEndEvent(),
-        )
-        text = yaml.emit(stream, Dumper=yaml.SafeDumper, allow_unicode=True, width=CHARS_MAX)
-        assert isinstance(text, str), "without a stream to write to it is returned"
-        return text
-
-    def _node(self, node: Node, depth: int) -> Iterator[events.Event]:
-        if depth > DEPTH_MAX:
-            raise Malformed(self._line, f"{self._name} is nested more than {DEPTH_MAX} deep")
-        if node.tag:
-            raise Malformed(node.line, f"{self._name} has the tag {node.tag}, which is not allowed")
-        self._spend(1)
-        match node:
-            case Text(value, plain=plain):
-                yield self._scalar(value, plain=plain)
-            case List(items=items):
-                yield events.SequenceStartEvent(None, None, implicit=True, flow_style=not items)
-                for item in items:
-                    yield from self._node(item, depth + 1)
-                yield events.SequenceEndEvent()
-            case Map():
-                pairs = self._merger.flatten(node)
-                yield events.MappingStartEvent(None, None, implicit=True, flow_style=not pairs)
-                for key, child in pairs.items():
-                    yield self._scalar(key, plain=_is_word(key))
-                    yield from self._node(child, depth + 1)
-                yield events.MappingEndEvent()
-
-    def _scalar(self, value: str, *, plain: bool) -> events.ScalarEvent:
-        self._spend(len(value))
-        return events.ScalarEvent(
-            None, None, implicit=(plain, True), value=value, style=None if plain else '"'
-        )
-
-    def _spend(self, chars: int) -> None:
-        self._left -= chars
-        if self._left < 0:
-            raise Malformed(self._line, f"{self._name} has more than {CHARS_MAX} characters")
-
-
-def _is_word(key: str) -> bool:
-    """It needs no quotes to be read as text: keys are words, also `on` and `1`."""
-    return bool(_WORD.fullmatch(key)) and yaml.safe_load(key) == key
-
 
 LIMITS: Final = YamlLimits(bytes=8 << 20, parts=400_000, depth=16)
 ENTRIES_MAX: Final = 10_000
-ITEMS_MAX: Final = 256  # Of one list or map inside an entry.
-TEXT_CHARS_MAX: Final = 20_000
-URI_CHARS_MAX: Final = 2_048
 
-# A name becomes a folder, a word in commands and part of `gallery@name`.
-_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,127}")
-_SHA256: Final = re.compile(r"[0-9a-fA-F]{64}")
-_URI: Final = re.compile(r"[!-~]+")
+
+class _Entry(Protocol):
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def line(self) -> int: ...
+
+
+E = TypeVar("E", bound=_Entry)
 
 
 def read_index(content: bytes) -> GalleryIndex:
-    """The usable entries. Invalid, naming the line, when the document as a whole cannot be read."""
+    """An index of backends. Invalid, naming the line, when the document as a whole cannot be read."""
+    return read_entries(content, _backend)
+
+
+def read_entries(content: bytes, entry_of: Callable[[Map, Merger], E]) -> GalleryIndex[E]:
+    """The usable entries, each as `entry_of` reads it, which raises Malformed for what cannot be used."""
     root = parse(content, LIMITS, more_documents=True)  # As peers do, who read the first one.
     if root is None:
         raise Invalid("it is empty")
@@ -106,11 +42,13 @@ def read_index(content: bytes) -> GalleryIndex:
     if len(root.items) > ENTRIES_MAX:
         raise Invalid(f"it has {len(root.items)} entries, more than the {ENTRIES_MAX} allowed")
     merger = Merger(LIMITS.depth)
-    entries: dict[str, GalleryEntry] = {}
+    entries: dict[str, E] = {}
     complaints: list[Complaint] = []
     for number, node in enumerate(root.items, 1):
         try:
-            entry = _entry(node, merger)
+            if not isinstance(node, Map):
+                raise Malformed(node.line, "an entry is a map of fields")
+            entry = entry_of(node, merger)
             if (first := entries.get(entry.name.lower())) is not None:
                 raise Malformed(entry.line, f"the name was taken on line {first.line}, which counts")
         except Malformed as problem:
@@ -129,10 +67,8 @@ def _called(node: Node, number: int) -> str:
     return f"entry {number}"
 
 
-def _entry(node: Node, merger: Merger) -> GalleryEntry:
-    if not isinstance(node, Map):
-        raise Malformed(node.line, "an entry is a map of fields")
-    fields = _Fields(node, merger)
+def _backend(node: Map, merger: Merger) -> GalleryEntry:
+    fields = EntryFields(node, merger)
     entry = GalleryEntry(
         name=fields.word("name"),
         line=node.line,
@@ -154,98 +90,3 @@ def _entry(node: Node, merger: Merger) -> GalleryEntry:
     if not entry.uri and not entry.capabilities:
         raise Malformed(node.line, "it has neither a uri nor capabilities, so nothing can be installed")
     return entry
-
-
-class _Fields:
-    """The fields of one entry, each read as its type or refused by name."""
-
-    def __init__(self, node: Map, merger: Merger) -> None:
-        self._line = node.line
-        self._merger = merger
-        self._nodes = merger.flatten(node)
-
-    def text(self, name: str) -> str:
-        node = self._nodes.get(name)
-        return "" if node is None else _plain(node, name)
-
-    def texts(self, name: str) -> tuple[str, ...]:
-        node = self._nodes.get(name)
-        if node is None or (isinstance(node, Text) and node.null):
-            return ()
-        if not isinstance(node, List):
-            raise Malformed(node.line, f"{name} must be a list")
-        _check_size(len(node.items), name, node.line)
-        return tuple(_plain(item, name) for item in node.items)
-
-    def word(self, name: str, *, required: bool = True) -> str:
-        text = self.text(name)
-        if text or required:
-            _check_word(text, name, self._at(name))
-        return text
-
-    def uri(self, name: str) -> str:
-        return self._checked_uri(self.text(name), name)
-
-    def uris(self, name: str) -> tuple[str, ...]:
-        return tuple(self._checked_uri(text, name) for text in self.texts(name) if text)
-
-    def sha256(self) -> str:
-        text = self.text("sha256")
-        if text and not _SHA256.fullmatch(text):
-            raise Malformed(self._at("sha256"), "sha256 must be 64 hexadecimal digits")
-        return text.lower()
-
-    def capabilities(self) -> tuple[tuple[str, str], ...]:
-        node = self._nodes.get("capabilities")
-        if node is None or (isinstance(node, Text) and node.null):
-            return ()
-        if not isinstance(node, Map):
-            raise Malformed(node.line, "capabilities must map a capability to a backend")
-        named = self._merger.flatten(node)
-        _check_size(len(named), "capabilities", node.line)
-        found = tuple((capability, _plain(value, "capabilities")) for capability, value in named.items())
-        for capability, concrete in found:
-            _check_word(capability, "a capability", node.line)
-            _check_word(concrete, f"the backend for {capability}", node.line)
-        return found
-
-    def document(self, name: str) -> str:
-        """A map that is not ours to read, as YAML."""
-        node = self._nodes.get(name)
-        if node is None or (isinstance(node, Text) and node.null):
-            return ""
-        if not isinstance(node, Map):
-            raise Malformed(node.line, f"{name} must be a map")
-        return document_of(node, self._merger, name)
-
-    def _checked_uri(self, text: str, name: str) -> str:
-        if text and (len(text) > URI_CHARS_MAX or not _URI.fullmatch(text)):
-            raise Malformed(
-                self._at(name), f"{name} must have no spaces and at most {URI_CHARS_MAX} characters"
-            )
-        return text
-
-    def _at(self, name: str) -> int:
-        node = self._nodes.get(name)
-        return self._line if node is None else node.line
-
-
-def _plain(node: Node, name: str) -> str:
-    if not isinstance(node, Text):
-        raise Malformed(node.line, f"{name} must be text")
-    if node.tag:
-        raise Malformed(node.line, f"{name} has the tag {node.tag}, which is not allowed")
-    if len(node.value) > TEXT_CHARS_MAX:
-        raise Malformed(node.line, f"{name} has more than {TEXT_CHARS_MAX} characters")
-    return "" if node.null else node.value
-
-
-def _check_size(count: int, name: str, line: int) -> None:
-    if count > ITEMS_MAX:
-        raise Malformed(line, f"{name} has {count} items, more than the {ITEMS_MAX} allowed")
-
-
-def _check_word(text: str, name: str, line: int) -> None:
-    if not _NAME.fullmatch(text):
-        reason = "is missing" if not text else "must be letters, digits and . _ + - only, at most 128"
-        raise Malformed(line, f"{name} {reason}")

@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from difflib import get_close_matches
-from typing import Annotated, Final
+from typing import Annotated, Final, Generic, Never
 
 from pydantic import Field, RootModel
+from typing_extensions import TypeVar
 
 from remuda.core.errors import Invalid
 from remuda.wire.codec import OMIT_EMPTY, OMIT_NONE, Many, Message, decode, encode
@@ -34,7 +35,7 @@ class Verification(Message):
 
 
 class Gallery(Message):
-    """Where an index of backends is found. `mirrors` are asked in order when `url` fails."""
+    """Where an index of backends or models is found. `mirrors` are asked in order when `url` fails."""
 
     name: Annotated[str, Field(min_length=1)]
     url: Annotated[str, Field(min_length=1)]
@@ -120,13 +121,16 @@ class Complaint:
         return f"{self.entry} (line {self.line}): {self.reason}"
 
 
+E_co = TypeVar("E_co", covariant=True, default=GalleryEntry)  # What is listed: backends, or models.
+
+
 @dataclass(frozen=True, slots=True)
-class GalleryIndex:
-    entries: tuple[GalleryEntry, ...]  # Names are unique, letter case aside.
+class GalleryIndex(Generic[E_co]):
+    entries: tuple[E_co, ...]  # Names are unique, letter case aside.
     complaints: tuple[Complaint, ...] = ()
 
 
-NO_ENTRIES: Final = GalleryIndex(())
+NO_ENTRIES: Final[GalleryIndex[Never]] = GalleryIndex(())
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,11 +158,11 @@ class MachineProfile:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class Reading(Generic[E_co]):
     """What one gallery offers, and how far that can be trusted to be current."""
 
     gallery: Gallery
-    index: GalleryIndex = NO_ENTRIES
+    index: GalleryIndex[E_co] = NO_ENTRIES
     trouble: str = ""  # Why it could not be read just now; empty: it could.
     confirmed_at: datetime | None = None  # When the index was last known current; None: there is none.
 
@@ -237,13 +241,13 @@ def preferring(readings: Sequence[Reading], name: str) -> tuple[Reading, ...]:
 def similar(readings: Sequence[Reading], name: str) -> tuple[str, ...]:
     """Names a person may have meant."""
     known = {found.entry.name.lower(): found.entry.name for found in everything(readings)}
-    return tuple(known[match] for match in get_close_matches(_folded(name), known, n=3, cutoff=0.7))
+    return tuple(known[match] for match in get_close_matches(folded(name), known, n=3, cutoff=0.7))
 
 
 def _first(readings: Sequence[Reading], called: Callable[[GalleryEntry], str], name: str) -> Found | None:
-    wanted = _folded(name)
+    wanted = folded(name)
     for reading in readings:
-        gallery = f"{_folded(reading.gallery.name)}@"
+        gallery = f"{folded(reading.gallery.name)}@"
         for entry in reading.index.entries:
             if (word := called(entry).lower()) and wanted in (word, gallery + word):
                 return Found(reading.gallery, entry)
@@ -251,10 +255,10 @@ def _first(readings: Sequence[Reading], called: Callable[[GalleryEntry], str], n
 
 
 def _belongs(gallery: Gallery, name: str) -> bool:
-    return _folded(name).startswith(f"{_folded(gallery.name)}@")
+    return folded(name).startswith(f"{folded(gallery.name)}@")
 
 
-def _folded(name: str) -> str:
+def folded(name: str) -> str:
     """Letter case does not count, and a slash is written as two underscores, as peers do."""
     return name.strip().lower().replace("/", "__")
 

@@ -11,19 +11,21 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Final, Protocol
+from typing import Annotated, Final, Generic, Protocol
 
 import anyio
 import structlog
 from anyio import to_thread
 from anyio.abc import TaskStatus
+from typing_extensions import TypeVar
 
 from remuda.core.clock import Clock
 from remuda.core.errors import Invalid, PeerFailed, RemudaError, Unavailable
 from remuda.core.events import AutoResetEvent, Notifier
 from remuda.gallery.fetch import CachedCopy, Fetched, Fetcher, Validators, shown
 from remuda.gallery.index import LIMITS, read_index
-from remuda.gallery.model import Gallery, GalleryIndex, Reading, galleries_from_json
+from remuda.gallery.model import E_co, Gallery, GalleryEntry, GalleryIndex, Reading, galleries_from_json
+from remuda.gallery.model_entries import ModelEntry, read_model_index
 from remuda.host.folder import write_private
 from remuda.wire.codec import OMIT_EMPTY, Message, Timestamp, decode, encode
 
@@ -85,10 +87,29 @@ LOCALAI: Final = Gallery(
 )
 DEFAULT_GALLERIES: Final = (REMUDA, LOCALAI)
 
+REMUDA_MODELS: Final = Gallery(name="remuda", url="builtin:models")
+LOCALAI_MODELS: Final = Gallery(
+    name="localai",
+    url="https://index.localai.io/models",
+    mirrors=("github:mudler/LocalAI/gallery/index.yaml@master",),
+)
+DEFAULT_MODEL_GALLERIES: Final = (REMUDA_MODELS, LOCALAI_MODELS)
+
 
 def shipped_index() -> bytes:
-    return resources.files("remuda.gallery").joinpath("data", "index.yaml").read_bytes()
+    return _shipped("index.yaml")
 
+
+def shipped_models() -> GalleryIndex[ModelEntry]:
+    """What can be installed by name without asking any other gallery."""
+    return read_model_index(_shipped("models.yaml"))
+
+
+def _shipped(name: str) -> bytes:
+    return resources.files("remuda.gallery").joinpath("data", name).read_bytes()
+
+
+E = TypeVar("E", default=GalleryEntry)
 
 FRESH: Final = timedelta(hours=1)  # A copy younger than this is not asked about.
 ASK_AGAIN: Final = timedelta(seconds=30)  # After every address failed.
@@ -97,15 +118,15 @@ _WARNED_MAX: Final = 256  # Addresses come with requests too.
 
 
 @dataclass(frozen=True, slots=True)
-class _Held:
-    reading: Reading
+class _Held(Generic[E_co]):
+    reading: Reading[E_co]
     until_s: float
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
+class _Kept(Generic[E_co]):
     copy: Copy
-    index: GalleryIndex
+    index: GalleryIndex[E_co]
 
 
 class FailureLog:
@@ -129,8 +150,10 @@ class FailureLog:
             log.info("gallery_address_answers", gallery=gallery.name, address=shown(address))
 
 
-class Sources:
-    """The configured galleries, in their order. Callers that come together share one fetch."""
+class IndexSources(Generic[E]):
+    """The configured galleries, in their order. Callers that come together share one fetch.
+
+    `read_index` reads what they send, and `shipped` what the built-in one has."""
 
     def __init__(
         self,
@@ -139,21 +162,25 @@ class Sources:
         fetcher: Fetcher,
         cache: Cache,
         clock: Clock,
+        read_index: Callable[[bytes], GalleryIndex[E]],
+        shipped: Callable[[], GalleryIndex[E]],
         failures: FailureLog | None = None,
     ) -> None:
         """`failures` is shared by the sources of one process, of which some live for one request only."""
+        self._read_index = read_index
+        self._shipped = shipped
         self._galleries = galleries
         self._fetcher = fetcher
         self._cache = cache
         self._clock = clock
-        self._held: dict[Gallery, _Held] = {}
+        self._held: dict[Gallery, _Held[E]] = {}
         self._turns: defaultdict[Gallery, anyio.Lock] = defaultdict(anyio.Lock)
         self._failed_s: dict[str, float] = {}
         self._failures = failures or FailureLog()
 
-    async def read(self, *, refresh: bool = False) -> tuple[Reading, ...]:
+    async def read(self, *, refresh: bool = False) -> tuple[Reading[E], ...]:
         """What each gallery offers, in configured order. `refresh` asks even about fresh copies."""
-        readings: dict[int, Reading] = {}
+        readings: dict[int, Reading[E]] = {}
 
         async def one(place: int, gallery: Gallery) -> None:
             readings[place] = await self._reading(gallery, refresh)
@@ -163,7 +190,7 @@ class Sources:
                 group.start_soon(one, place, gallery)
         return tuple(readings[place] for place in range(len(self._galleries)))
 
-    async def _reading(self, gallery: Gallery, refresh: bool) -> Reading:
+    async def _reading(self, gallery: Gallery, refresh: bool) -> Reading[E]:
         before = self._held.get(gallery)
         async with self._turns[gallery]:
             held = self._held.get(gallery)
@@ -176,26 +203,26 @@ class Sources:
             self._held[gallery] = _Held(reading, until_s)
             return reading
 
-    def _good_for(self, reading: Reading) -> timedelta:
+    def _good_for(self, reading: Reading[E]) -> timedelta:
         if reading.confirmed_at is None or reading.trouble:
             return min(ASK_AGAIN, _fresh_for(reading.gallery))
         return _fresh_for(reading.gallery) - (self._clock.now() - reading.confirmed_at)
 
-    async def _read_now(self, gallery: Gallery, refresh: bool) -> Reading:
+    async def _read_now(self, gallery: Gallery, refresh: bool) -> Reading[E]:
         if gallery.verification is not None:
             # Ignoring what it demands would hand out images that were not verified.
             return Reading(gallery, trouble="it demands signed images, and signatures cannot be checked yet")
         if gallery.builtin:
-            return Reading(gallery, read_index(shipped_index()), confirmed_at=self._clock.now())
+            return Reading(gallery, self._shipped(), confirmed_at=self._clock.now())
         kept = await to_thread.run_sync(self._kept, gallery)
         if kept is not None and not refresh and self._is_fresh(gallery, kept.copy):
             return Reading(gallery, kept.index, confirmed_at=kept.copy.confirmed_at)
         return await self._ask(gallery, kept)
 
-    def _kept(self, gallery: Gallery) -> _Kept | None:
+    def _kept(self, gallery: Gallery) -> _Kept[E] | None:
         copy = self._cache.read(gallery.url)
         try:
-            return _Kept(copy, read_index(copy.content.encode())) if copy else None
+            return _Kept(copy, self._read_index(copy.content.encode())) if copy else None
         except RemudaError as error:
             log.warning("gallery_copy_unusable", gallery=gallery.name, error=str(error))
             return None
@@ -204,7 +231,7 @@ class Sources:
         """A copy from the future, after a clock was set back, is not fresh: it would stay so for ever."""
         return timedelta(0) <= self._clock.now() - copy.confirmed_at < _fresh_for(gallery)
 
-    async def _ask(self, gallery: Gallery, kept: _Kept | None) -> Reading:
+    async def _ask(self, gallery: Gallery, kept: _Kept[E] | None) -> Reading[E]:
         troubles: list[str] = []
         for address in self._addresses(gallery):
             try:
@@ -223,13 +250,13 @@ class Sources:
             return Reading(gallery, trouble=trouble)
         return Reading(gallery, kept.index, trouble=trouble, confirmed_at=kept.copy.confirmed_at)
 
-    async def _current(self, address: str, kept: _Kept | None) -> _Kept:
+    async def _current(self, address: str, kept: _Kept[E] | None) -> _Kept[E]:
         known = CachedCopy(kept.copy.source, kept.copy.validators) if kept else None
         answer = await self._fetcher.fetch(address, known)
         now = self._clock.now()
         if isinstance(answer, Fetched):
             try:
-                index = await to_thread.run_sync(read_index, answer.content)
+                index = await to_thread.run_sync(self._read_index, answer.content)
             except RemudaError as error:
                 raise PeerFailed(f"{shown(answer.source)} holds no usable index: {error}") from None
             if index.complaints and (kept is None or kept.index.complaints != index.complaints):
@@ -244,6 +271,52 @@ class Sources:
         every = _every_address(gallery)
         long_ago_s = self._clock.monotonic() - SKIP_FAILED.total_seconds()
         return tuple(one for one in every if self._failed_s.get(one, long_ago_s) <= long_ago_s) or every
+
+
+class Sources(IndexSources[GalleryEntry]):
+    """Of backends."""
+
+    def __init__(
+        self,
+        galleries: tuple[Gallery, ...],
+        *,
+        fetcher: Fetcher,
+        cache: Cache,
+        clock: Clock,
+        failures: FailureLog | None = None,
+    ) -> None:
+        super().__init__(
+            galleries,
+            fetcher=fetcher,
+            cache=cache,
+            clock=clock,
+            read_index=read_index,
+            shipped=lambda: read_index(shipped_index()),
+            failures=failures,
+        )
+
+
+class ModelSources(IndexSources[ModelEntry]):
+    """Of models."""
+
+    def __init__(
+        self,
+        galleries: tuple[Gallery, ...],
+        *,
+        fetcher: Fetcher,
+        cache: Cache,
+        clock: Clock,
+        failures: FailureLog | None = None,
+    ) -> None:
+        super().__init__(
+            galleries,
+            fetcher=fetcher,
+            cache=cache,
+            clock=clock,
+            read_index=read_model_index,
+            shipped=shipped_models,
+            failures=failures,
+        )
 
 
 def _every_address(gallery: Gallery) -> tuple[str, ...]:
@@ -268,17 +341,17 @@ def _copy_of(answer: Fetched, now: datetime) -> Copy:
 PATIENCE_S: Final = 5.0
 
 
-class Galleries(Protocol):
-    async def read(self, *, refresh: bool = False) -> tuple[Reading, ...]: ...
+class Galleries(Protocol[E_co]):
+    async def read(self, *, refresh: bool = False) -> tuple[Reading[E_co], ...]: ...
 
 
-class GalleryView:
+class GalleryView(Generic[E]):
     """`open_galleries` is for those that a request brings in place of the configured ones."""
 
     def __init__(
         self,
-        configured: Galleries,
-        open_galleries: Callable[[tuple[Gallery, ...]], Galleries],
+        configured: Galleries[E],
+        open_galleries: Callable[[tuple[Gallery, ...]], Galleries[E]],
         *,
         local_files: bool = False,
         patience_s: float = PATIENCE_S,
@@ -287,7 +360,7 @@ class GalleryView:
         self._open = open_galleries
         self._local_files = local_files
         self._patience_s = patience_s
-        self._latest: tuple[Reading, ...] | None = None
+        self._latest: tuple[Reading[E], ...] | None = None
         self._asked = AutoResetEvent()
         self._afresh: anyio.Event | None = None  # For whom a copy will not do, nor a reading under way.
         self._reads = Notifier()
@@ -302,12 +375,12 @@ class GalleryView:
             if afresh is not None:
                 afresh.set()
 
-    async def readings(self, galleries: str = "", *, afresh: bool = False) -> tuple[Reading, ...]:
+    async def readings(self, galleries: str = "", *, afresh: bool = False) -> tuple[Reading[E], ...]:
         """What the galleries offer: those of this JSON text, or the configured ones. `afresh` asks them even
         where a copy is young; those that do not answer in time are said to be in trouble."""
         return await self._given(galleries) if galleries else await self._usual(afresh)
 
-    async def _usual(self, afresh: bool) -> tuple[Reading, ...]:
+    async def _usual(self, afresh: bool) -> tuple[Reading[E], ...]:
         read = self._reads.changed
         if afresh:
             read = self._afresh = self._afresh or anyio.Event()
@@ -320,13 +393,13 @@ class GalleryView:
             return tuple(self._unanswered(one) for one in self._latest)
         return self._latest
 
-    def _unanswered(self, reading: Reading) -> Reading:
+    def _unanswered(self, reading: Reading[E]) -> Reading[E]:
         """Which of them is slow is not known: what ships with Remuda is not."""
         if reading.trouble or reading.gallery.builtin:
             return reading
         return replace(reading, trouble=f"no answer within {self._patience_s:g} s")
 
-    async def _given(self, text: str) -> tuple[Reading, ...]:
+    async def _given(self, text: str) -> tuple[Reading[E], ...]:
         galleries = galleries_from_json(text)
         local = next((one.url for one in galleries if one.url.startswith("file:")), "")
         if local and not self._local_files:

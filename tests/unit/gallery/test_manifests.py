@@ -7,7 +7,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remuda.gallery import index
+from remuda.gallery import entry_fields
 from remuda.gallery.index import read_index
 from remuda.gallery.model import GalleryIndex
 
@@ -76,7 +76,7 @@ def test_it_is_inherited_with_the_rest_of_an_entry_and_merged_within() -> None:
         ("{a: !!python/name:os.system x}", "tag"),
         ("{a: [!odd x]}", "tag"),
         ("{a: !odd {}}", "tag"),
-        ("{a: %s}" % ("x" * index.CHARS_MAX), "more than"),
+        ("{a: %s}" % ("x" * entry_fields.CHARS_MAX), "more than"),
         ("{a: {[b]: c}}", "a key must be a word"),
     ],
 )
