@@ -60,6 +60,8 @@ class WantedBlob:
     key: str
     digest: str | None
     size: int | None
+    one_version: bool = False
+    """The key stands for one version of the bytes, so that they are continued even without a digest."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 RegistryFailed      the same request may work later
   RegistryBusy      it says when
 ContentRefused      what arrived is not what was promised; asking again brings the same
+  VersionChanged    somebody replaced it meanwhile; the new version can be asked for
 NotABackend         it is what was promised, and cannot be run
 PlatformMissing     the image exists, but not for this machine
 DiskFull            with what is needed, what is free, and where
@@ -30,6 +31,10 @@ class RegistryBusy(RegistryFailed):
 
 class ContentRefused(Invalid):
     code = "content_refused"
+
+
+class VersionChanged(ContentRefused):
+    """What is being fetched was replaced at its server."""
 
 
 class NotABackend(Invalid):

@@ -1,4 +1,4 @@
-"""Bytes from a registry onto the disk, once: in parallel, resumed where they broke off, and checked; and
+"""Bytes from a server onto the disk, once: in parallel, resumed where they broke off, and checked; and
 how far that has come: overall percentage, rate and time left, from bytes that were measured.
 
 Cancelling at any point keeps what was written, and the next fetch goes on from there. Whatever order
@@ -280,7 +280,7 @@ class _Download:
     """Mirrors that sent, or offered, something else than was wanted."""
 
     async def run(self) -> None:
-        if self.wanted.digest is not None:
+        if self.wanted.digest is not None or self.wanted.one_version:
             await run_sync(self.partial.reread)
         else:  # Without a digest nothing says that those were the same bytes.
             await run_sync(self.partial.restart)
@@ -310,7 +310,7 @@ class _Download:
         return ContentRefused(
             f"{self.wanted.name} arrived with digest {self.partial.digest} and {self.partial.size} bytes; "
             f"it was promised with {self.wanted.digest} and {self.wanted.size}",
-            hint="the registry or something between is broken; nothing of it was kept",
+            hint="the server or something in between is broken; nothing of it was kept",
         )
 
     def _as_promised(self) -> bool:
@@ -342,7 +342,7 @@ class _Download:
         self._check_offer(stream)
         if stream.offset > self.partial.size:
             raise RegistryFailed(f"{self.wanted.name} was sent from another place than asked for")
-        if self.wanted.digest is None and stream.offset < self.partial.size:
+        if self.wanted.digest is None and not self.wanted.one_version and stream.offset < self.partial.size:
             await run_sync(self.partial.restart)
         skip = self.partial.size - stream.offset
         async with appending(self.partial) as appender:

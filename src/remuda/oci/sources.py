@@ -28,6 +28,7 @@ from remuda.oci.client import RegistryClient
 from remuda.oci.disk import require_headroom
 from remuda.oci.errors import ContentRefused, PlatformMissing
 from remuda.oci.fetch import FileProgress, OnProgress, Open, fetch_blob, ignore_progress
+from remuda.oci.http_file import HttpFile
 from remuda.oci.model import (
     Descriptor,
     Image,
@@ -45,7 +46,7 @@ from remuda.oci.model import (
     why_unfit,
 )
 from remuda.oci.reference import Archive, Folder, parse_digest
-from remuda.oci.transport import BodyStream, raise_for_status, range_header, stream_of
+from remuda.oci.transport import BodyStream
 
 _LAYER = "application/vnd.oci.image.layer.v1.tar"
 _PACKED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd")
@@ -285,8 +286,8 @@ async def fetch_archive(
     digest = parse_digest(f"sha256:{sha256.removeprefix('sha256:').lower()}") if sha256 else None
     if isinstance(archive.location, Path):
         return await _copy_archive(client, archive.location, digest, store, on_progress)
-    remote = _Remote(client, URL(archive.location, encoded=True), digest is not None, store)
-    wanted = WantedBlob(remote.name, digest or _key(remote.name), digest, None)
+    remote = HttpFile(client, URL(archive.location, encoded=True), store, checked=digest is not None)
+    wanted = WantedBlob(remote.name, digest or place_key(remote.name), digest, None)
 
     def on_bytes(done: int) -> None:
         on_progress(FileProgress(remote.name, done, remote.total or done))
@@ -318,35 +319,6 @@ def require_folder(folder: Folder) -> Path:
     return folder.path
 
 
-class _Remote:
-    """An archive on a web server. Without a checksum it is resumed only while the server vouches for it."""
-
-    def __init__(self, client: RegistryClient, url: URL, checked: bool, store: BlobStore) -> None:
-        self.name = f"{url.origin()}{url.path}"  # Without the query, which may hold a signature.
-        self.total: int | None = None
-        self._client = client
-        self._url = url
-        self._checked = checked
-        self._store = store
-        self._validator = ""
-
-    @asynccontextmanager
-    async def opened(self, offset: int, turn: int, avoid: Set[str]) -> AsyncIterator[BodyStream]:
-        headers = dict(range_header(offset)) if self._checked or self._validator else {}
-        if headers and not self._checked:
-            headers["If-Range"] = self._validator
-        async with self._client.transport.request("GET", self._url, headers=headers) as answer:
-            if answer.status not in (200, 206, 416):
-                await raise_for_status(answer, self.name, self._client.clock.now())
-            stream = stream_of(answer, self.name)
-            tag = answer.headers.get("ETag", "")
-            self._validator = "" if tag.startswith("W/") else tag
-            self.total = stream.total
-            missing = max(stream.total - offset, 0) if stream.total is not None else None
-            await run_sync(require_headroom, self._store.root, missing, self._url.name)
-            yield stream
-
-
 async def _copy_archive(
     client: RegistryClient, path: Path, digest: str | None, store: BlobStore, on_progress: OnProgress
 ) -> Image:
@@ -355,8 +327,8 @@ async def _copy_archive(
     def on_bytes(done: int) -> None:
         on_progress(FileProgress(str(path), done, size))
 
-    wanted = WantedBlob(str(path), digest or _key(str(path)), digest, size)
-    opened = _local_stream(lambda: path.open("rb"), size)
+    wanted = WantedBlob(str(path), digest or place_key(str(path)), digest, size)
+    opened = local_stream(lambda: path.open("rb"), size)
     await run_sync(require_headroom, store.root, size, str(path))
     return _of_one_layer(
         str(path), await fetch_blob(opened, wanted, store, client.retry, client.entropy, on_bytes), store
@@ -369,15 +341,17 @@ async def _import_layer(
     def on_bytes(done: int) -> None:
         on_progress(FileProgress(layer.name, done, layer.size))
 
-    key = layer.digest or _key(f"{path}/{layer.name}")
+    key = layer.digest or place_key(f"{path}/{layer.name}")
     wanted = WantedBlob(f"{layer.name} in {path}", key, layer.digest, layer.size)
     await run_sync(require_headroom, store.root, layer.size, str(path))
-    opened = _local_stream(layer.open, layer.size)
+    opened = local_stream(layer.open, layer.size)
     digest = await fetch_blob(opened, wanted, store, client.retry, client.entropy, on_bytes)
     return Descriptor(digest, layer.size, layer.media_type)
 
 
-def _local_stream(opener: Callable[[], BinaryIO], size: int) -> Open:
+def local_stream(opener: Callable[[], BinaryIO], size: int | None) -> Open:
+    """Reads what `opener` opens, from any offset."""
+
     @asynccontextmanager
     async def opened(offset: int, turn: int, avoid: Set[str]) -> AsyncIterator[BodyStream]:
         file = await run_sync(opener)
@@ -407,6 +381,6 @@ def _size_of(path: Path) -> int:
         raise NotFound(f"{path} cannot be read: {error.strerror}") from error
 
 
-def _key(place: str) -> str:
+def place_key(place: str) -> str:
     """For bytes whose digest is not known yet: not two places at once, and no digest by its form."""
     return f"from:{hashlib.sha256(place.encode()).hexdigest()}"
