@@ -1,0 +1,94 @@
+"""What hubs have, as data: files that can be fetched, and what a source stands for now."""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from pydantic import JsonValue
+
+from remuda.models.source_refs import ModelSource
+from remuda.oci.blobs import BlobStore, OnBytes
+from remuda.oci.transport import BodyStream
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteFile:
+    """One file of a model. `path` is relative to the model's folder. An empty `sha256`: none is known.
+
+    `urls` are places that have the same bytes, asked in turn; each is an address of http, https, file or s3,
+    or a source of the form pypi:. Without a checksum only the first that answers is used.
+    """
+
+    path: str
+    size: int | None
+    sha256: str
+    urls: tuple[str, ...]
+
+    @property
+    def digest(self) -> str | None:
+        return f"sha256:{self.sha256}" if self.sha256 else None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelHints:
+    """What a hub says of a model beside its files: a Go template, a system prompt, parameters by Ollama's
+    names."""
+
+    template: str = ""
+    system: str = ""
+    parameters: Mapping[str, JsonValue] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """What a source stands for now. `revision` is a commit, digest or version; `choice` says which of several
+    variants was taken, and why."""
+
+    source: ModelSource
+    revision: str
+    files: tuple[RemoteFile, ...]
+    choice: str = ""
+    hints: ModelHints = ModelHints()
+    license: str = ""
+
+    @property
+    def size(self) -> int | None:
+        """Of all files; None where one does not tell."""
+        sizes = [file.size for file in self.files]
+        return sum(size for size in sizes if size is not None) if None not in sizes else None
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRoom:
+    """How much memory a node could give to one model if nothing else were loaded."""
+
+    node: str
+    memory_bytes: int
+
+
+AskRoom = Callable[[], Awaitable[Sequence[NodeRoom]]]
+"""Every registered node that can serve models. Asked only where there is something to choose."""
+
+
+class Supplier(Protocol):
+    """One place that has the bytes of a file."""
+
+    @property
+    def name(self) -> str:
+        """For people, without credentials."""
+        ...
+
+    async def prepare(self, store: BlobStore, checked: bool, on_bytes: OnBytes) -> "Offer":
+        """Do what must be done before bytes can be read. `checked`: a digest will tell if they are right."""
+        ...
+
+    def opened(self, offset: int) -> AbstractAsyncContextManager[BodyStream]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What a supplier is about to send. An empty `version`: nothing tells it from others."""
+
+    size: int | None = None
+    version: str = ""
