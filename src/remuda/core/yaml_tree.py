@@ -89,12 +89,22 @@ def parse(content: bytes | str, limits: YamlLimits, *, more_documents: bool = Fa
     except UnicodeEncodeError:
         raise Invalid("it holds half of a surrogate pair, which is not a character") from None
     except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark
-        line = f"line {mark.line + 1}: " if mark else ""
-        raise Invalid(f"it is not YAML: {line}{error.problem or error.context}") from None
+        raise Invalid(_not_yaml(error, text)) from None
     except yaml.YAMLError as error:
-        raise Invalid(f"it is not YAML: {str(error).splitlines()[0]}") from None
+        raise Invalid(f"not valid YAML: {str(error).splitlines()[0]}") from None
     return builder.root
+
+
+def _not_yaml(error: yaml.MarkedYAMLError, text: str) -> str:
+    problem, mark = error.problem or error.context or "it cannot be parsed", error.problem_mark
+    if mark is None:
+        return f"not valid YAML: {problem}"
+    lines = text.rstrip("\n").split("\n")
+    number = min(mark.line, len(lines) - 1)  # A document may end too early.
+    line = lines[number]
+    if "\t" in line[: len(line) - len(line.lstrip())]:
+        problem = "a tab is used for indentation; use spaces"
+    return f"line {number + 1}: not valid YAML: {problem}"
 
 
 class _Builder:
@@ -136,7 +146,7 @@ class _Builder:
             raise Invalid(f"line {line}: it has more than {self._limits.parts} parts")
         match self._open[-1] if self._open else None:
             case None if self.root is not None:
-                raise Invalid(f"line {line}: a second document begins here, and only one is read")
+                raise Invalid(f"line {line}: a second document begins here; only one is read from a file")
             case None:
                 self.root = node
             case List() as parent:
@@ -200,7 +210,7 @@ class Merger:
             if key.merges:
                 merged.extend(_merged_maps(value, key.line))
             elif key.value in own:
-                raise Malformed(key.line, f"{key.value[:40]} stands twice")
+                raise Malformed(key.line, f"{key.value[:40]}: given twice")
             else:
                 own[key.value] = value
         for base in merged:
@@ -222,20 +232,25 @@ def _merged_maps(value: Node, line: int) -> Iterator[Map]:
         yield part
 
 
+Path = tuple[int | str, ...]  # Keys and places in lists, from the root.
+
+
 class _Values:
     """What a tree stands for. Parts behind an alias count each time that it is used."""
 
     def __init__(self, limits: YamlLimits, scalar: Callable[[Text], str | None]) -> None:
+        self.lines: dict[Path, int] = {}
         self._limits = limits
         self._scalar = scalar
         self._merger = Merger(limits.depth)
         self._left = limits.parts
 
-    def of(self, node: Node, depth: int = 0) -> Value:
+    def of(self, node: Node, path: Path = (), line: int = 0) -> Value:
         self._left -= 1
+        self.lines[path] = line or node.line
         if self._left < 0:
             raise Malformed(node.line, f"it has more than {self._limits.parts} parts")
-        if depth > self._limits.depth:  # Aliases lead deeper than what is written.
+        if len(path) > self._limits.depth:  # Aliases lead deeper than what is written.
             raise Malformed(node.line, f"it is nested more than {self._limits.depth} deep")
         if node.tag:
             raise Malformed(node.line, f"the tag {node.tag} is not allowed")
@@ -243,19 +258,46 @@ class _Values:
             case Text():
                 return self._scalar(node)
             case List(items=items):
-                return [self.of(item, depth + 1) for item in items]
+                return [self.of(item, (*path, number)) for number, item in enumerate(items)]
             case Map():
-                return {key: self.of(value, depth + 1) for key, value in self._merger.flatten(node).items()}
+                return self._map(node, path)
+
+    def _map(self, node: Map, path: Path) -> dict[str, Value]:
+        """A value is where its key is, which may be a line before; a merged one is where it was written."""
+        own = {key.value: key.line for key, _ in node.pairs if isinstance(key, Text)}
+        pairs = self._merger.flatten(node)
+        return {key: self.of(value, (*path, key), own.get(key, 0)) for key, value in pairs.items()}
 
 
-def values(content: bytes | str, limits: YamlLimits, scalar: Callable[[Text], str | None]) -> Value:
+@dataclass(frozen=True, slots=True)
+class Located:
+    """A document and the line of each of its parts."""
+
+    value: Value
+    lines: Mapping[Path, int]
+
+    def line(self, path: Path) -> int:
+        """Of this part, or of the nearest one around it; 0: it is nowhere."""
+        for end in range(len(path), 0, -1):
+            if found := self.lines.get(path[:end]):
+                return found
+        return 0
+
+
+def located_values(content: bytes | str, limits: YamlLimits, scalar: Callable[[Text], str | None]) -> Located:
     """The one document as lists, maps and what `scalar` makes of its texts; None when it is empty. Invalid,
     naming the line, for what cannot be read."""
     root = parse(content, limits)
+    found = _Values(limits, scalar)
     try:
-        return None if root is None else _Values(limits, scalar).of(root)
+        return Located(None if root is None else found.of(root), found.lines)
     except Malformed as error:
         raise Invalid(f"line {error.line}: {error.reason}") from None
+
+
+def values(content: bytes | str, limits: YamlLimits, scalar: Callable[[Text], str | None]) -> Value:
+    """The same without lines."""
+    return located_values(content, limits, scalar).value
 
 
 def _size(count: int) -> str:

@@ -15,7 +15,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue
 from yaml.nodes import ScalarNode
 
 from remuda.core import yaml_tree
-from remuda.core.yaml_tree import Text, Value, YamlLimits
+from remuda.core.yaml_tree import Located, Text, YamlLimits
 from remuda.models.keep_alive import KeepAlive
 
 # Parts are read in 50 ms, on the event loop.
@@ -35,9 +35,10 @@ class Plain(str):
     meant: int | float | bool
 
 
-def parse_document(text: str) -> Value:
-    """What the document says. Invalid, naming the line where there is one, for what cannot be read."""
-    return yaml_tree.values(text, LIMITS, _scalar)
+def parse_document(text: str) -> Located:
+    """What the document says, and where. Invalid, naming the line where there is one, for what cannot be
+    read."""
+    return yaml_tree.located_values(text, LIMITS, _scalar)
 
 
 def _scalar(text: Text) -> str | None:

@@ -1,23 +1,24 @@
 """Model files: from YAML to a ModelConfig and back. Pure.
 
 Keys that have no effect here are no error: files are shared with peers that know other keys. One that
-looks misspelled is named together with the key that was probably meant.
+looks misspelled is named together with the key that was probably meant. Errors name the line and the field.
 """
 
 import re
 from collections.abc import Iterator, Mapping
-from pathlib import PurePath
+from contextlib import contextmanager
 from typing import Final, TypeGuard
 
 import yaml
-from pydantic import JsonValue, TypeAdapter, ValidationError
+from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from remuda.core.errors import Invalid
 from remuda.core.field_errors import place, wanted
 from remuda.core.hints import likeness
-from remuda.core.yaml_tree import Value
+from remuda.core.yaml_tree import Located, Path, Value
 from remuda.models.config import GGUF_BACKEND, ModelConfig, Parameters, Section, parse_document
+from remuda.models.paths import check_paths
 
 _LIKENESS_MIN: Final = 0.65  # Higher than for names that were typed: most unknown keys are a peer's.
 
@@ -69,31 +70,36 @@ _COMPLAINTS_MAX: Final = 3
 _SHOWN_CHARS_MAX: Final = 60
 _UNKNOWN_MAX: Final = 100
 _SECTIONS: Final = frozenset({"dict", "model"})
-# In the names of options whose values are files: of llama.cpp, vLLM, and what speaks their options.
-_FILE_WORDS: Final = frozenset(
-    {"lora", "loras", "adapter", "adapters", "modules", "mmproj", "draft", "md"}
-) | {
-    *("model", "tokenizer", "vocab", "template", "config", "cache", "vector", "clip", "vae", "vocoder"),
-    *("path", "file", "folder", "dir", "root"),
-}
-_TEMPLATE: Final = "template"  # In keys whose texts may hold braces and slashes of their own.
-_JSON: Final = TypeAdapter[JsonValue](JsonValue)
-_WORD: Final = re.compile(r"[a-z0-9]+")
-_URL: Final = re.compile(r"\bhttps?://[^\s,]+")
-_BETWEEN_PATHS: Final = re.compile(r"""[\s=:,;"'\[\]()|@]+""")  # Wherever a backend may end one path.
-_PLAIN_KEY: Final = re.compile(r"[\w.-]+")
+_PATH_PART: Final = re.compile(r"[^.\[\]]+")
 _SHELL_CHARACTERS: Final = frozenset("`$\\\"';|&<>*?!{}[]()")
 
 
 def read_model(text: str, *, where: str = "") -> ModelConfig:
     """The model that a file describes; `where` is the file's name, for complaints.
 
-    Invalid says which key cannot be used, what stands there and what is accepted.
+    Invalid says in which line which key cannot be used, what stands there and what is accepted.
     """
-    try:
+    with located(text, where):
         return _read(text)
+
+
+@contextmanager
+def located(text: str, where: str = "") -> Iterator[None]:
+    """What turns out to be invalid here is said with the file's name, and with the line of its field."""
+    try:
+        yield
     except Invalid as error:
-        raise Invalid(f"{where}: {error.message}" if where else error.message) from None
+        line = parse_document(text).line(_path(error.param)) if error.param else 0
+        message = f"line {line}: {error.message}" if line else error.message
+        between = ", " if message.startswith("line ") else ": "
+        raise Invalid(
+            f"{where}{between}{message}" if where else message, hint=error.hint, param=error.param
+        ) from None
+
+
+def _path(field: str) -> Path:
+    """From the form that `place` writes."""
+    return tuple(int(part) if part.isdigit() else part for part in _PATH_PART.findall(field))
 
 
 def write_model(config: ModelConfig) -> str:
@@ -105,13 +111,15 @@ def write_model(config: ModelConfig) -> str:
 def check_name(name: str) -> None:
     """Invalid for a name that no request, process or folder could go by."""
     if not name.strip():
-        raise Invalid("name: it is missing, and so is parameters.model")
+        raise Invalid("name: missing, and so is parameters.model")
     if len(name) > NAME_CHARS_MAX:
-        raise Invalid(f"name: it has {len(name)} characters, and at most {NAME_CHARS_MAX} are accepted")
+        raise Invalid(f"name: {len(name)} characters; at most {NAME_CHARS_MAX} are accepted", param="name")
     if name != name.strip() or not name.isprintable():
-        raise Invalid(f"name: {name!r} has blanks around it or characters that cannot be seen")
+        raise Invalid(f"name: {name!r} has spaces around it or invisible characters", param="name")
     if "#" in name:
-        raise Invalid(f"name: {name!r} must not hold #, which stands before the number of a replica")
+        raise Invalid(
+            f"name: {name!r} must not contain #, which stands before the number of a replica", param="name"
+        )
 
 
 def check_new_name(name: str) -> None:
@@ -120,14 +128,16 @@ def check_new_name(name: str) -> None:
     if any(part in ("", ".", "..") for part in name.split("/")):
         raise Invalid(
             f"name: {name[:_SHOWN_CHARS_MAX]!r} cannot be the name of a file: empty parts, . and .. are not "
-            "accepted between slashes"
+            "accepted between slashes",
+            param="name",
         )
     if name.startswith(("-", "~")):
-        raise Invalid(f"name: {name[:_SHOWN_CHARS_MAX]!r} must not begin with {name[0]}")
+        raise Invalid(f"name: {name[:_SHOWN_CHARS_MAX]!r} must not begin with {name[0]}", param="name")
     if found := sorted(set(name) & _SHELL_CHARACTERS):
         raise Invalid(
             f"name: {name[:_SHOWN_CHARS_MAX]!r} must not contain {' '.join(found)}, which shells interpret",
             hint="use letters, digits and . _ - : / @ +",
+            param="name",
         )
 
 
@@ -137,104 +147,23 @@ def check_file(config: ModelConfig) -> None:
     if needed and not config.file and not config.alias:
         hint = "name the file, relative to the models folder: parameters: {model: FILE.gguf}"
         raise Invalid(
-            f"parameters.model: it is missing, and the backend {config.backend} needs a model file",
+            f"parameters.model: missing, and the backend {config.backend} needs a model file",
             hint=next(iter(misspelled(config.unknown)), hint),
+            param="parameters.model",
         )
 
 
-def check_paths(config: ModelConfig) -> None:
-    """Invalid for a file that would lie outside the folder of models, wherever that is."""
-    for key, path in _paths(config):
-        if path.startswith("~") or ".." in path.replace("\\", "/").split("/"):
-            raise Invalid(f"{key}: {path[:_SHOWN_CHARS_MAX]!r} is outside the models folder")
-        if not path.isprintable():
-            raise Invalid(f"{key}: {path[:_SHOWN_CHARS_MAX]!r} has characters that cannot be seen")
-
-
-def check_absolute_paths(config: ModelConfig, models_path: PurePath, *others: PurePath) -> None:
-    """Invalid for an absolute path outside these folders of models: it would name any file of a worker."""
-    for key, path in _paths(config):
-        if path.startswith("/") and not any(map(PurePath(path).is_relative_to, (models_path, *others))):
-            raise Invalid(
-                f"{key}: {path[:_SHOWN_CHARS_MAX]!r} is outside the models folder",
-                hint=f"put the file, or a link to it, into {models_path} and name it relative to that folder",
-            )
-
-
-def _paths(config: ModelConfig) -> Iterator[tuple[str, str]]:
-    """Every file that the model names, with the key that names it."""
-    named = {
-        "parameters.model": [config.parameters.model],
-        "parameters.tokenizer": [config.parameters.tokenizer],
-        "mmproj": [config.mmproj],
-        "draft_model": [config.draft_model],
-        "lora_adapter": [config.lora_adapter],
-        "lora_adapters": config.lora_adapters,
-        "lora_base": [config.lora_base],
-        "prompt_cache_path": [config.prompt_cache_path],
-    }
-    for key, paths in named.items():
-        yield from ((key, path) for path in paths)
-    for override in config.overrides:
-        yield from _free_paths(f"overrides: {override}", override)
-    for option in config.options:
-        key, _, value = (part.strip() for part in option.partition(":"))
-        plain = _PLAIN_KEY.fullmatch(key) and not key.startswith("-") and value
-        yield from _free_paths(f"options: {key if plain else option.strip()}", value if plain else option)
-    for key, inner in config.engine_args.items():
-        yield from _free_paths(f"engine_args.{key}", inner)
-        yield from _pieces(f"engine_args.{key}", key)
-
-
-def _free_paths(key: str, value: JsonValue) -> Iterator[tuple[str, str]]:
-    """The files among what a backend is told in its own words: by the names that such keys have (`lora`,
-    `mmproj`, `draft_model`, `tokenizer`, `slot_save_path`, `download_dir` and their like), and whatever looks
-    like a path outside a folder, because a backend may have names for its files that are not known here."""
-    match value:
-        case dict():
-            for name, inner in value.items():
-                yield from _free_paths(f"{key}.{name}", inner)
-                yield from _pieces(key, name)
-        case list():
-            for inner in value:
-                yield from _free_paths(key, inner)
-        case str() if (parsed := _json(value)) is not None:
-            yield from _free_paths(key, parsed)
-        case str() if not (_TEMPLATE in key.lower() and "{" in value):
-            if _FILE_WORDS & set(_WORD.findall(key.lower())):
-                parts = (part.strip() for part in _URL.sub("", value).split(","))
-                yield from ((key[:_SHOWN_CHARS_MAX], part) for part in parts if part)
-            yield from _pieces(key, value)
-
-
-def _json(text: str) -> JsonValue:
-    """A map or a list that is written as a text of JSON; None for any other text."""
-    if not text.lstrip().startswith(("{", "[")):
-        return None
-    try:
-        return _JSON.validate_json(text)
-    except ValidationError:
-        return None
-
-
-def _pieces(key: str, text: str) -> Iterator[tuple[str, str]]:
-    """What in a text would lead out of the current folder: absolute, in a home, or upwards."""
-    for piece in _BETWEEN_PATHS.split(_URL.sub("", text)):
-        path = piece.replace("\\", "/")
-        if path.strip("/") and (path.startswith(("/", "~")) or ".." in path.split("/")):
-            yield key[:_SHOWN_CHARS_MAX], path
-
-
 def _read(text: str) -> ModelConfig:
-    found = parse_document(text)
+    document = parse_document(text)
+    found = document.value
     if not isinstance(found, dict):
-        raise Invalid("it must be a map of keys, such as name, backend and parameters")
+        raise Invalid("must be a map of keys, such as name, backend and parameters")
     unknown: list[str] = []
     known = _known(ModelConfig, found, "", unknown)
     try:
         config = ModelConfig.model_validate({**known, "unknown": tuple(unknown[:_UNKNOWN_MAX])})
     except ValidationError as error:
-        raise Invalid("; ".join(list(_complaints(error))[:_COMPLAINTS_MAX])) from None
+        raise Invalid("; ".join(_complaints(error, document)[:_COMPLAINTS_MAX])) from None
     check_name(config.id)
     check_paths(config)
     return config if config.name else config.model_copy(update={"name": config.id})
@@ -262,18 +191,19 @@ def _is_section(annotation: object) -> TypeGuard[type[Section]]:
     return isinstance(annotation, type) and issubclass(annotation, Section)
 
 
-def _complaints(error: ValidationError) -> Iterator[str]:
-    for item in error.errors(include_url=False):
-        yield f"{place(item['loc'])}: invalid value {_shown(item['input'])}; {_reason(item)}"
+def _complaints(error: ValidationError, document: Located) -> list[str]:
+    """In the order of their lines."""
+    found = [(document.line(item["loc"]), item) for item in error.errors(include_url=False)]
+    found.sort(key=lambda one: one[0])
+    return [f"line {line}: {place(item['loc'])}: {_reason(item)}" for line, item in found]
 
 
 def _reason(item: ErrorDetails) -> str:
     if item["type"] == "value_error":
         return item["msg"].removeprefix("Value error, ")
     kind = item["type"].partition("_")[0]
-    return (
-        "it must be a map of keys" if kind in _SECTIONS else f"it {wanted(item['type'], item.get('ctx', {}))}"
-    )
+    accepted = "must be a map of keys" if kind in _SECTIONS else wanted(item["type"], item.get("ctx", {}))
+    return f"{accepted}, not {_shown(item['input'])}"
 
 
 def _shown(value: object) -> str:

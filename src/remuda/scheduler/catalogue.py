@@ -19,7 +19,8 @@ from remuda.models.config import ModelConfig
 from remuda.models.gguf import CutOff, GgufHeader
 from remuda.models.gguf_file import open_gguf
 from remuda.models.memory import effective_context, memory_need
-from remuda.models.reading import check_absolute_paths, check_new_name, read_model
+from remuda.models.paths import check_absolute_paths
+from remuda.models.reading import check_new_name, located, read_model
 from remuda.scheduler.model import Need, StoredModel
 from remuda.scheduler.ports import ModelStore, RoutingTable
 
@@ -269,25 +270,23 @@ class ModelFolder:
             if isinstance(text, Invalid):
                 raise text
             config = read_model(text, where=name)
-            await self._check(config, name)
+            with located(text, where=name):
+                await self._check(config)
             await self._store.put_model(
                 StoredModel(config.id, text, config.revision, origin=f"{self._origin}{name}")
             )
         except Rejected as error:
             log.error("model_file_refused", file=name, reason=str(error))
-            return _Seen(stamp, why_not=str(error).removeprefix(f"{name}: "))
+            return _Seen(stamp, why_not=str(error).removeprefix(name).lstrip(":, "))
         log.info("model_read", model=config.id, file=name, unknown_keys=list(config.unknown))
         self._table.rows_changed()
         return _Seen(stamp, config.id)
 
-    async def _check(self, config: ModelConfig, name: str) -> None:
+    async def _check(self, config: ModelConfig) -> None:
         known = {one.name for one in await self._store.models()}
-        try:
-            if config.id not in known:
-                check_new_name(config.id)
-            check_absolute_paths(config, self._folder)
-        except Invalid as error:
-            raise Invalid(f"{name}: {error.message}", hint=error.hint) from None
+        if config.id not in known:
+            check_new_name(config.id)
+        check_absolute_paths(config, self._folder)
 
     def _files(self) -> Mapping[str, tuple[_Stamp, str | Invalid]]:
         found: dict[str, tuple[_Stamp, str | Invalid]] = {}
@@ -305,8 +304,8 @@ class ModelFolder:
 def _text(path: Path, size_bytes: int) -> str | Invalid:
     """Or why it cannot be had: one file keeps no other from being read."""
     if size_bytes > _FILE_BYTES_MAX:
-        return Invalid(f"{path.name}: it is larger than {_FILE_BYTES_MAX >> 20} MiB, too large for a model")
+        return Invalid(f"{path.name}: larger than {_FILE_BYTES_MAX >> 20} MiB, too large for a model")
     try:
         return path.read_text(errors="replace")
     except OSError as error:
-        return Invalid(f"{path.name}: it cannot be read: {os_reason(error)}")
+        return Invalid(f"{path.name}: cannot be read: {os_reason(error)}")

@@ -24,7 +24,7 @@ from remuda.fleet.node_views import current_report
 from remuda.fleet.verdicts import is_localai
 from remuda.models.config import ModelConfig
 from remuda.models.memory import effective_context
-from remuda.models.reading import check_absolute_paths
+from remuda.models.paths import check_absolute_paths
 from remuda.ops.model import Ending, Kind, NotNeeded, Step
 from remuda.scheduler.catalogue import Catalogued, ModelCatalogue, names_file
 from remuda.scheduler.load_ops import target_of

@@ -14,7 +14,8 @@ from remuda.fleet.node_views import current_report
 from remuda.fleet.verdicts import is_up
 from remuda.models.config import ModelConfig
 from remuda.models.memory import context_problem, context_warning
-from remuda.models.reading import check_absolute_paths, check_file, check_new_name, misspelled, read_model
+from remuda.models.paths import check_absolute_paths
+from remuda.models.reading import check_file, check_new_name, located, misspelled, read_model
 from remuda.ops.model import Kind, OpId, State, Step, UnloadCause, UnloadReason
 from remuda.ops.ports import Filter, OpStore, View
 from remuda.scheduler.catalogue import Catalogued, ModelCatalogue
@@ -113,29 +114,34 @@ class Models:
     async def add(self, text: str) -> AddedModel:
         """Add a model, or give the one of its name this configuration: its replicas are then replaced."""
         config = read_model(text)
-        check_absolute_paths(config, self._catalogue.models_path)
-        check_file(config)
         await self._catalogue.refresh()
         before = self._catalogue.configured.get(config.id)
-        if before is None:
-            check_new_name(config.id)
         if before is not None and before.stored.origin not in ("", ADDED):
             raise Conflict(
                 f"{config.id} is described by a file in a frontend's models folder",
                 hint="change or remove that file",
             )
-        self._check_alias(config)
-        weights = await self._catalogue.weights(config)
-        trained = weights.header.context_length if weights.header else 0
-        if problem := context_problem(config.context_size, trained):
-            raise Invalid(problem)
-        doubts = (context_warning(config.context_size, trained), weights.cut_off, *misspelled(config.unknown))
-        warnings = tuple(filter(None, doubts))
+        with located(text):
+            warnings = await self._checked(config, new=before is None)
         await self._store.put_model(StoredModel(config.id, text, config.revision, ADDED))
         self._table.rows_changed()
         await self._table.refresh()
         same = before is not None and before.stored.text == text
         return AddedModel(await self.get(config.id), before is not None, config.unknown, warnings, same)
+
+    async def _checked(self, config: ModelConfig, *, new: bool) -> tuple[str, ...]:
+        """What to know about a configuration that is accepted. Invalid, naming the field, for another."""
+        check_absolute_paths(config, self._catalogue.models_path)
+        check_file(config)
+        if new:
+            check_new_name(config.id)
+        self._check_alias(config)
+        weights = await self._catalogue.weights(config)
+        trained = weights.header.context_length if weights.header else 0
+        if problem := context_problem(config.context_size, trained):
+            raise Invalid(problem, param="context_size")
+        doubts = (context_warning(config.context_size, trained), weights.cut_off, *misspelled(config.unknown))
+        return tuple(filter(None, doubts))
 
     def _check_alias(self, config: ModelConfig) -> None:
         """Invalid for a second name of a model that is not there, or that is itself a second name."""
@@ -143,13 +149,15 @@ class Models:
             return
         known = self._catalogue.configured
         if config.alias == config.id:
-            raise Invalid(f"alias: {config.id} cannot be another name for itself")
+            raise Invalid(f"alias: {config.id} cannot be another name for itself", param="alias")
         if config.alias not in known:
             hint = did_you_mean(config.alias, known, "remuda models lists those there are")
-            raise Invalid(f"alias: there is no model {config.alias!r}", hint=hint)
+            raise Invalid(f"alias: there is no model {config.alias!r}", hint=hint, param="alias")
         if further := known[config.alias].config.alias:
             raise Invalid(
-                f"alias: {config.alias} is itself another name for {further}", hint=f"use alias: {further}"
+                f"alias: {config.alias} is itself another name for {further}",
+                hint=f"use alias: {further}",
+                param="alias",
             )
 
     async def remove(self, name: str, by: str) -> None:

@@ -65,7 +65,7 @@ def test_it_can_have_another_name_and_answers_in_json(
     ("content", "told"),
     [
         ("", "it must be a mapping"),
-        ("protocol: [}", "it is not YAML: line 1"),
+        ("protocol: [}", "line 1: not valid YAML"),
         (SERVER + "halth: /up\n", "halth is not known here"),
         ('protocol: http\ncommand: [server, "{prot}"]\n', "command[1]: there is no placeholder {prot}"),
         ("protocol: http\ncommand: [server]\n", "{port} must appear in command or env"),

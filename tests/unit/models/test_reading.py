@@ -1,4 +1,5 @@
 import contextlib
+import re
 from datetime import timedelta
 from pathlib import PurePosixPath
 from typing import Any
@@ -10,7 +11,8 @@ from hypothesis import strategies as st
 from remuda.core.errors import Invalid
 from remuda.models.config import LIMITS, Function, Grammar, ModelConfig, Parameters, Template, parse_document
 from remuda.models.keep_alive import FOR_EVER
-from remuda.models.reading import check_absolute_paths, check_file, misspelled, read_model, write_model
+from remuda.models.paths import check_absolute_paths
+from remuda.models.reading import check_file, located, misspelled, read_model, write_model
 
 QWEN = """\
 name: qwen3-8b
@@ -101,17 +103,17 @@ def test_aliases_and_merge_keys_mean_what_they_say() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("name: a\nthreads: many", "threads: invalid value 'many'; it must be a whole number"),
-        ("name: a\nparameters: {top_p: [1]}", "parameters.top_p: invalid value a list; it must be a number"),
-        ("name: a\nf16: perhaps", "f16: invalid value 'perhaps'; it must be true or false"),
-        ("name: a\nname2: b\nbackend: {a: b}", "backend: invalid value a map; it must be a text"),
-        ("name: a\nstopwords: x", "stopwords: invalid value 'x'; it must be a list"),
-        ("name: a\nstopwords: [[x]]", "stopwords[0]: invalid value a list; it must be a text"),
-        ("name: a\ntemplate: x", "template: invalid value 'x'; it must be a map of keys"),
-        ("name: a\nkeep_alive: 5", "keep_alive: invalid value '5'; '5' is not a duration such as"),
-        ("name: a\nparallel: 0", "parallel: invalid value '0'; it must be 1 or more"),
-        ("name: a\ncontext_size: 4294967296", "context_size: invalid value '4294967296'; it must be"),
-        ("name: a\nyarn_ext_factor: .nan", "yarn_ext_factor: invalid value '.nan'; it must be a number"),
+        ("name: a\nthreads: many", "line 2: threads: must be a whole number, not 'many'"),
+        ("name: a\nparameters: {top_p: [1]}", "line 2: parameters.top_p: must be a number, not a list"),
+        ("name: a\nf16: perhaps", "line 2: f16: must be true or false, not 'perhaps'"),
+        ("name: a\nname2: b\nbackend: {a: b}", "line 3: backend: must be a text, not a map"),
+        ("name: a\nstopwords: x", "line 2: stopwords: must be a list, not 'x'"),
+        ("name: a\nstopwords: [[x]]", "line 2: stopwords[0]: must be a text, not a list"),
+        ("name: a\ntemplate: x", "line 2: template: must be a map of keys, not 'x'"),
+        ("name: a\nkeep_alive: 5", "line 2: keep_alive: '5' is not a duration such as"),
+        ("name: a\nparallel: 0", "line 2: parallel: must be 1 or more, not '0'"),
+        ("name: a\ncontext_size: 4294967296", "line 2: context_size: must be less than 2147483648, not"),
+        ("name: a\nyarn_ext_factor: .nan", "line 2: yarn_ext_factor: must be a number, not '.nan'"),
     ],
 )
 def test_a_wrong_value_is_refused_by_its_key(text: str, said: str) -> None:
@@ -120,18 +122,18 @@ def test_a_wrong_value_is_refused_by_its_key(text: str, said: str) -> None:
 
 @pytest.mark.parametrize("name", ["''", "' '", '"a\\tb"', "a#0", "'a '", "x" * 257])
 def test_a_name_that_nothing_could_go_by_is_refused(name: str) -> None:
-    assert refusal(f"name: {name}").startswith("name: ")
+    assert refusal(f"backend: echo\nname: {name}").startswith(("line 2: name: ", "name: missing"))
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "it must be a map"),
-        ("[a]", "it must be a map"),
-        ("name: [}", "it is not YAML: line 1"),
-        ("name: a\nname: b", "line 2: name stands twice"),
+        ("", "must be a map"),
+        ("[a]", "must be a map"),
+        ("name: [}", "line 1: not valid YAML"),
+        ("name: a\nname: b", "line 2: name: given twice"),
         ("name: !!python/name:os.system x", "line 1: the tag tag:yaml.org,2002:python/name:os.system"),
-        ("name: a\x00", "it is not YAML"),
+        ("name: a\x00", "not valid YAML"),
         ("name: \ud800", "it "),
         ("name: *a", "line 1: *a stands for nothing before it"),
         ("name: &a [*a]", "line 1: *a contains itself"),
@@ -153,6 +155,68 @@ def test_a_document_that_would_grow_is_refused() -> None:
 
 def test_the_file_is_named_in_complaints() -> None:
     assert refusal("[]", where="a.yaml").startswith("a.yaml: ")
+
+
+def test_an_error_names_the_file_the_line_and_the_field() -> None:
+    text = (
+        "# Our model.\nname: smollm\n\nbackend: llama-cpp\nparameters:\n  model: a.gguf\ncontext_size: many\n"
+    )
+
+    said = "smollm.yaml, line 7: context_size: must be a whole number, not 'many'"
+    assert refusal(text, where="smollm.yaml") == said
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("name: a\nthreads:\n  many\n", "line 2: threads: "),
+        ("name: a\nstopwords:\n- x\n- [y]\n", "line 4: stopwords[1]: "),
+        ("name: a\nparameters: {seed: 1,\n  top_p: x}\n", "line 3: parameters.top_p: "),
+        ("name: a\nx: &p\n  seed: x\nparameters: {<<: *p}\n", "line 3: parameters.seed: "),
+        ("name: a\nx: &p [1]\nf16: *p\n", "line 3: f16: "),
+        ("name: a\nmmproj: ../x\n", "line 2: mmproj: "),
+        ("name: a\noptions:\n- parallel:2\n- lora:../x\n", "line 2: options: lora: "),
+        ("name: a\nf16: x\nbackend: [b]\nthreads: x\nnuma: x\n", "line 2: f16: must be true or false"),
+    ],
+)
+def test_the_line_is_that_of_the_field(text: str, said: str) -> None:
+    assert refusal(text).startswith(said)
+
+
+def test_several_errors_are_told_in_the_order_of_their_lines() -> None:
+    said = refusal("numa: x\nf16: z\nname: a\nbackend: []\n")
+
+    assert re.findall(r"line (\d)", said) == ["1", "2", "4"]
+
+
+def test_a_later_check_is_said_with_the_line_too() -> None:
+    text = "name: a\nbackend: echo\nalias: b\n"
+
+    with pytest.raises(Invalid, match=r"^a\.yaml, line 3: alias: no such model$"), located(text, "a.yaml"):
+        raise Invalid("alias: no such model", param="alias")
+    with pytest.raises(Invalid, match=r"^a\.yaml: draft_model: missing$"), located(text, "a.yaml"):
+        raise Invalid("draft_model: missing", param="draft_model")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("name: a\nparameters:\n\tmodel: x\n", "line 3: not valid YAML: a tab is used for indentation"),
+        ("name: a\n---\nname: b\n", "line 3: a second document begins here"),
+        ("name: a\nx: &x\n  y: *x\n", "line 3: *x contains itself"),
+        ("a: &a [x]\nb: {<<: *a}\n", "line 2: << can only merge maps"),
+    ],
+)
+def test_what_yaml_allows_and_a_model_does_not_is_said_with_its_line(text: str, said: str) -> None:
+    assert refusal(text).startswith(said)
+
+
+def test_megabytes_of_anchors_are_refused_before_they_are_read() -> None:
+    anchors = "".join(f"a{n}: &a{n} {{}}\n" for n in range(700_000))
+    assert len(anchors) > 10_000_000
+
+    assert refusal(anchors) == "it has more than 1 MiB"
+    assert refusal(anchors[:1_000_000].rpartition("\n")[0]).endswith("it has more than 5000 parts")
 
 
 @given(st.text())
@@ -255,7 +319,7 @@ def test_a_name_with_dots_in_it_is_no_way_out() -> None:
     ids=["base 60", "hexadecimal", "fraction of base 60", "no truth value", "no number"],
 )
 def test_what_only_looks_like_a_number_stays_text_and_takes_no_time(value: str) -> None:
-    read = parse_document(f"x: {value}\n")
+    read = parse_document(f"x: {value}\n").value
     assert isinstance(read, dict)
     assert read["x"] == value.removeprefix("!!bool ").removeprefix("!!int ")
 

@@ -276,7 +276,7 @@ async def test_broken_file_is_told_once_and_takes_no_other_along(
 
     [(file, why)] = watched.catalogue.unusable.items()
     assert file == str(watched.path / "a.yaml")
-    assert why.startswith("it is not YAML")
+    assert why.startswith("line 1: not valid YAML")
     watched.write("a.yaml", a_model("llama"))
     await watched.look()
     assert not watched.catalogue.unusable
@@ -354,7 +354,7 @@ async def test_file_of_another_release_is_read_again_after_a_restart(tmp_path: P
 async def test_file_that_is_too_large_is_no_model(watched: Watched) -> None:
     watched.write("a.yaml", a_model("qwen") + "#" * (1 << 20))
     assert await watched.look() == {}
-    assert list(watched.catalogue.unusable.values()) == ["it is larger than 1 MiB, too large for a model"]
+    assert list(watched.catalogue.unusable.values()) == ["larger than 1 MiB, too large for a model"]
 
 
 async def test_file_that_cannot_be_read_takes_no_other_along(
@@ -380,10 +380,10 @@ async def test_file_that_cannot_be_read_takes_no_other_along(
     [
         (
             "name: a\nparameters: {model: /etc/passwd}\n",
-            "a.yaml: parameters.model: '/etc/passwd' is outside the models folder",
+            "a.yaml, line 2: parameters.model: '/etc/passwd' is outside the models folder",
         ),
-        ("name: a\nmmproj: ../b.gguf\n", "a.yaml: mmproj: '../b.gguf' is outside the models folder"),
-        ("name: ../evil\nbackend: echo\n", "a.yaml: name: '../evil' cannot be the name of a file"),
+        ("name: a\nmmproj: ../b.gguf\n", "a.yaml, line 2: mmproj: '../b.gguf' is outside the models folder"),
+        ("name: ../evil\nbackend: echo\n", "a.yaml, line 1: name: '../evil' cannot be the name of a file"),
     ],
 )
 async def test_file_that_leads_out_of_the_folder_is_refused_by_its_name_and_key(

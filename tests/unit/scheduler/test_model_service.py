@@ -109,13 +109,13 @@ async def test_a_model_names_no_file_outside_the_folder(served: Served, keys: st
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("../evil", "name: '../evil' cannot be the name of a file"),
-        ("/etc/passwd", "name: '/etc/passwd' cannot be the name of a file"),
-        ("a//b", "name: 'a//b' cannot be the name of a file"),
-        ("-rf", "name: '-rf' must not begin with -"),
-        ("a;reboot", "name: 'a;reboot' must not contain ;, which shells interpret"),
-        ("$(reboot)", "name: '$(reboot)' must not contain $ ( ), which shells interpret"),
-        ("a\\\\b", r"name: 'a\\b' must not contain"),
+        ("../evil", "line 1: name: '../evil' cannot be the name of a file"),
+        ("/etc/passwd", "line 1: name: '/etc/passwd' cannot be the name of a file"),
+        ("a//b", "line 1: name: 'a//b' cannot be the name of a file"),
+        ("-rf", "line 1: name: '-rf' must not begin with -"),
+        ("a;reboot", "line 1: name: 'a;reboot' must not contain ;, which shells interpret"),
+        ("$(reboot)", "line 1: name: '$(reboot)' must not contain $ ( ), which shells interpret"),
+        ("a\\\\b", r"line 1: name: 'a\\b' must not contain"),
     ],
 )
 async def test_a_new_model_has_a_name_that_can_be_pasted(served: Served, name: str, said: str) -> None:
