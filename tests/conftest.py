@@ -1,13 +1,12 @@
 """What every test can rely on, and how tests share the processes that run them."""
 
 import gc
-import os
 import signal
 
 import pytest
 from hypothesis import HealthCheck, settings
-from xdist.dsession import Producer
-from xdist.scheduler import LoadScopeScheduling
+
+from tests.support.forked_tests import add_option, process_count, run_forked
 
 # Shells let background commands ignore Ctrl-C, and every process that tests start would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -15,7 +14,6 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # Collecting makes a million objects that stay: looking for garbage among them would be a fifth of the work.
 gc.disable()
 
-WORKERS_MOST = 8
 SEEDS = "tests/sim/test_simulation.py"
 
 # How fast inputs are made up says how busy the machine is, and nothing about what is tested.
@@ -27,6 +25,7 @@ settings.load_profile("usual")
 
 # Fixtures of fleets that take long to start: one process runs all modules that use one, in turn.
 SHARED_FLEETS = ("pair", "alone", "common")
+_fleet_of: dict[str, str] = {}  # By module.
 
 # What takes longest begins first, so that all processes end together. Folders with shared fleets
 # come late: who has run what shares one goes on elsewhere, and the fleet ends.
@@ -46,19 +45,19 @@ ORDER = (
 )
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    add_option(parser)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if not hasattr(config, "workerinput"):
+    if process_count(config) <= 1:
         return
-    groups: dict[str, str] = {}
     for item in items:
         shared = [name for name in SHARED_FLEETS if name in getattr(item, "fixturenames", ())]
         if shared:
-            groups[_module(item)] = shared[0]
-    for item in items:
-        if _module(item) in groups:
-            item.add_marker(pytest.mark.xdist_group(groups[_module(item)]))
-    items.sort(key=lambda item: _rank(_module(item), groups))
+            _fleet_of[_module(item)] = shared[0]
+    items.sort(key=lambda item: _rank(_module(item)))
 
 
 def pytest_collection_finish() -> None:
@@ -71,30 +70,21 @@ def _module(item: pytest.Item) -> str:
     return item.nodeid.partition("::")[0]
 
 
-def _rank(module: str, groups: dict[str, str]) -> tuple[int, str]:
-    if module in groups:
-        return -1, groups[module]
+def _rank(module: str) -> tuple[int, str]:
+    if module in _fleet_of:
+        return -1, _fleet_of[module]
     return next((rank for rank, folder in enumerate(ORDER) if module.startswith(folder)), len(ORDER)), ""
 
 
-class WholeModules(LoadScopeScheduling):  # type: ignore[misc]  # It is untyped.
+def pytest_runtestloop(session: pytest.Session) -> bool | None:
+    return run_forked(session, _group)
+
+
+def _group(item: pytest.Item) -> str:
     """One process runs all tests of a module, in their order: what they share is set up once, and some tell
     one story. Seeds of a simulation share nothing, and fill whatever room is left."""
-
-    def _split_scope(self, nodeid: str) -> str:
-        if nodeid.rfind("@") > nodeid.rfind("]"):  # Then a group's name stands behind it.
-            return nodeid.rpartition("@")[2]
-        module = nodeid.partition("::")[0]
-        return nodeid if module == SEEDS else module
-
-
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> WholeModules:
-    return WholeModules(config, log)
-
-
-def pytest_xdist_auto_num_workers() -> int:
-    """Twice as many as there are cores: half of the time a test waits, for processes and for time to pass."""
-    return min(2 * (os.cpu_count() or 1), WORKERS_MOST)
+    module = _module(item)
+    return item.nodeid if module == SEEDS else _fleet_of.get(module, module)
 
 
 @pytest.fixture(scope="session")

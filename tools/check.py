@@ -22,9 +22,7 @@ LINTERS = {
     "ruff format": ["ruff", "format", "--check"],
     "lint-imports": ["lint-imports"],
 }
-# Whole modules for each process, the longest first. A process that died is not replaced: what it was
-# to run would be waited for without end.
-PYTEST = ("pytest", "-n", "auto", "--dist", "loadgroup", "--no-loadscope-reorder", "--max-worker-restart=0")
+PYTEST = ("pytest", "--processes", "auto")
 WHOLE = (*PYTEST, "-m", "not long", "--durations", "25", "--durations-min", "5")
 FAILED = ROOT / ".pytest_cache" / "v" / "cache" / "lastfailed"
 FEW = 3
@@ -73,21 +71,11 @@ def types_and_tests(pytest: Sequence[str]) -> bool:
         mypy = Check("mypy", ["mypy"], output)
         try:
             print("\n== pytest, and mypy beside it", flush=True)
-            compile_tests(pytest)
             tests = Check("pytest", pytest).passed() or pass_alone()
             outcomes = [tests, mypy.passed()]
         finally:
             mypy.end()
     return all(outcomes)
-
-
-def compile_tests(pytest: Sequence[str]) -> None:
-    """In a fresh clone every process of the tests would compile all that it imports, at the same time."""
-    if (ROOT / "tests" / "__pycache__").exists():
-        return
-    _, *arguments = pytest
-    words = [str(PROGRAMS / "pytest"), *arguments, "-n", "0", "--collect-only", "-qq"]
-    subprocess.run(words, cwd=ROOT, stdout=subprocess.DEVNULL, check=False)  # The tests tell what is wrong.
 
 
 def pass_alone() -> bool:

@@ -66,8 +66,6 @@ def run_tests(folder: Path, *tests: str) -> tuple[bool, str]:
             "-x",
             "-p",
             "no:cacheprovider",
-            "-n",
-            "0",
             *tests,
         ],
         cwd=folder,

@@ -44,6 +44,7 @@ from remuda.worker.processes.model import BackendTimeouts
 from remuda.worker.service import MakeRoom, Site, Worker, WorkerConfig
 from tests.integration.worker.rig import FixedHardware, Impatient, opening_bus, wait_for_phase
 from tests.peers.localai_frontend import LocalAiFrontend
+from tests.support.forked_tests import PROCESS, PROCESSES
 from tests.support.nats_servers import PlainServer, connected
 from tests.support.plain_http import PLAIN
 from tests.support.waiting import wait_until
@@ -245,8 +246,8 @@ def base_port() -> int:
     """The first of a hundred ports that no system hands out to whoever asks for any, nor another process of
     tests that runs beside this one. Those that a worker takes first are not closing connections of an earlier
     test either: such a port can be listened on, and yet not be bound by a program that does not insist."""
-    process = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:])
-    places = _PLACES // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    process = int(os.environ.get(PROCESS, "0"))
+    places = _PLACES // int(os.environ.get(PROCESSES, "1"))
     for turn in _TURNS:  # Those that were in use longest ago come first: a connection closes for a minute.
         base = _FIRST_PORT + _PORTS_EACH * (places * process + turn % places)
         with suppress(Misconfigured):
