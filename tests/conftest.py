@@ -18,8 +18,8 @@ SEEDS = "tests/sim/test_simulation.py"
 
 # How fast inputs are made up says how busy the machine is, and nothing about what is tested.
 _PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("usual", _PATIENT, max_examples=50)
-settings.register_profile("quick", _PATIENT, max_examples=20)
+settings.register_profile("usual", _PATIENT, max_examples=25)
+settings.register_profile("quick", _PATIENT, max_examples=15)
 settings.register_profile("thorough", _PATIENT, max_examples=500)
 settings.load_profile("usual")
 
