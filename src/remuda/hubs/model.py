@@ -7,6 +7,7 @@ from typing import Protocol
 
 from pydantic import JsonValue
 
+from remuda.hubs.quantisations import NodeRoom
 from remuda.models.source_refs import ModelSource
 from remuda.oci.blobs import BlobStore, OnBytes
 from remuda.oci.transport import BodyStream
@@ -50,21 +51,14 @@ class Resolved:
     files: tuple[RemoteFile, ...]
     choice: str = ""
     hints: ModelHints = ModelHints()
-    license: str = ""
+    notes: tuple[str, ...] = ()
+    """What people should know: that a repository was renamed."""
 
     @property
     def size(self) -> int | None:
         """Of all files; None where one does not tell."""
         sizes = [file.size for file in self.files]
         return sum(size for size in sizes if size is not None) if None not in sizes else None
-
-
-@dataclass(frozen=True, slots=True)
-class NodeRoom:
-    """How much memory a node could give to one model if nothing else were loaded."""
-
-    node: str
-    memory_bytes: int
 
 
 AskRoom = Callable[[], Awaitable[Sequence[NodeRoom]]]

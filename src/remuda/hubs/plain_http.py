@@ -1,6 +1,6 @@
 """Files on web servers."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import PurePosixPath
 
@@ -22,8 +22,15 @@ _PAGES = ("text/html", "application/xhtml+xml")
 class HttpSupplier:
     """One address. What it redirects to is never given the credentials."""
 
-    def __init__(self, client: RegistryClient, url: str, authorization: SecretStr | None) -> None:
+    def __init__(
+        self,
+        client: RegistryClient,
+        url: str,
+        authorization: SecretStr | None,
+        explain: Callable[[Response], Awaitable[None]] | None = None,
+    ) -> None:
         self._client = client
+        self._explain = explain
         self._url = URL(url, encoded=True)
         self._authorization = authorization
         self._file: HttpFile | None = None
@@ -58,6 +65,7 @@ class HttpSupplier:
             checked=checked,
             authorization=self._authorization,
             check=self._refuse_page,
+            explain=self._explain,
         )
 
     def _refuse_page(self, answer: Response) -> None:

@@ -24,8 +24,8 @@ class RegistryFailed(PeerFailed):
 class RegistryBusy(RegistryFailed):
     """The registry asked to be left alone for a while."""
 
-    def __init__(self, message: str, retry_after: timedelta | None) -> None:
-        super().__init__(message)
+    def __init__(self, message: str, retry_after: timedelta | None, *, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
         self.retry_after = retry_after
 
 

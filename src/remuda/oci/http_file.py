@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Set
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import NoReturn, TypeVar
 
 from anyio import fail_after
 from anyio.to_thread import run_sync
@@ -47,7 +47,7 @@ class HttpFile:
 
     Otherwise it is continued only while the server vouches that it is the same version. `authorization` goes
     to the URL's own origin only. `named_by` is the server that gave us the URL. `check` refuses answers that
-    cannot be the file.
+    cannot be the file; `explain` raises what an error means, where it knows better than the status tells.
     """
 
     def __init__(
@@ -60,6 +60,7 @@ class HttpFile:
         authorization: SecretStr | None = None,
         named_by: URL | None = None,
         check: Callable[[Response], None] = _accept_all,
+        explain: Callable[[Response], Awaitable[None]] | None = None,
     ) -> None:
         self.name = f"{url.origin()}{url.path}"  # Without the query, which may hold a signature.
         self.total: int | None = None
@@ -70,6 +71,7 @@ class HttpFile:
         self._authorization = authorization
         self._named_by = named_by
         self._check = check
+        self._explain = explain
         self._validator = ""
         self._pinned = False
 
@@ -87,10 +89,10 @@ class HttpFile:
                 length = answer.headers.get("Content-Length", "")
                 return FileVersion(int(length) if length.isdecimal() else None, _validator_of(answer))
             if answer.status not in _NO_HEAD:
-                await raise_for_status(answer, self.name, self._client.clock.now())
+                await self._refuse(answer)
         async with self._request("GET", _FIRST_BYTE) as answer:
             if answer.status not in (200, 206):
-                await raise_for_status(answer, self.name, self._client.clock.now())
+                await self._refuse(answer)
             self._check(answer)
             return FileVersion(stream_of(answer, self.name).total, _validator_of(answer))
 
@@ -103,7 +105,7 @@ class HttpFile:
             headers["If-Range"] = self._validator
         async with self._request("GET", headers) as answer:
             if answer.status not in (200, 206, 416):
-                await raise_for_status(answer, self.name, self._client.clock.now())
+                await self._refuse(answer)
             stream = stream_of(answer, self.name)
             if answer.status != 416:
                 self._check(answer)
@@ -115,6 +117,11 @@ class HttpFile:
                 missing = max(stream.total - offset, 0) if stream.total is not None else None
                 await run_sync(require_headroom, self._store.root, missing, self._url.name)
             yield stream
+
+    async def _refuse(self, answer: Response) -> NoReturn:
+        if self._explain is not None:
+            await self._explain(answer)
+        await raise_for_status(answer, self.name, self._client.clock.now())
 
     def _request(
         self, method: str, headers: Mapping[str, str] | None = None

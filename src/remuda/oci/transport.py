@@ -63,7 +63,7 @@ class RetryBudget:
         if retry_after is not None and retry_after > self._policy.retry_after_max:
             raise RegistryFailed(
                 f"{failure.message}, and asks to wait {retry_after.total_seconds():.0f} s",
-                hint="try again then",
+                hint=f"try again then, or {failure.hint}" if failure.hint else "try again then",
             ) from failure
         if self._failures >= self._policy.attempts_max:
             raise failure
@@ -206,9 +206,11 @@ class Transport:
         authorization: SecretStr | None = None,
         form: Mapping[str, str] | None = None,
         named_by: URL | None = None,
+        leave_origin: bool = True,
     ) -> AsyncIterator[Response]:
         """One exchange, any status. `authorization` never leaves the origin of `url`, redirects or not.
 
+        Without `leave_origin` an answer that sends us to another server is returned as it is.
         `named_by` is the server that sends us there, if it was not an admin: it cannot send us to loopback or
         link-local addresses unless it is at one itself.
         """
@@ -228,8 +230,12 @@ class Transport:
                 if response.status not in _REDIRECTS or location is None or form is not None:
                     yield Response(response, url, self._idle_read_s)
                     return
+                target = self._redirected(url, location)
+                if not leave_origin and target.origin() != origin:
+                    yield Response(response, url, self._idle_read_s)
+                    return
                 await stack.aclose()
-                named_by, url = url, self._redirected(url, location)
+                named_by, url = url, target
             raise RegistryFailed(f"{origin.host} redirects more than {limits.REDIRECTS_MAX} times")
 
     async def _session(self, url: URL, named_by: URL | None, own: str | None) -> aiohttp.ClientSession:

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from remuda.hubs.hubs import Hubs
-from remuda.hubs.model import NodeRoom, Resolved
+from remuda.hubs.model import Resolved
+from remuda.hubs.quantisations import NodeRoom
 from remuda.models.source_refs import parse_source
 from remuda.oci.blobs import BlobStore
 

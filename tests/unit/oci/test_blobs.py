@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from anyio.to_thread import run_sync
 
 from remuda.core.errors import Misconfigured
 from remuda.oci.blobs import BlobStore, WantedBlob
@@ -160,3 +161,17 @@ def test_too_little_room_is_said_before_the_first_byte(tmp_path: Path) -> None:
         require_headroom(folder, 1 << 60, "the image")
     require_headroom(folder, 0, "nothing")
     assert free_bytes(folder) > 0
+
+
+async def test_a_file_of_the_same_disk_is_taken_over_without_a_copy_if_its_bytes_are_right(
+    tmp_path: Path,
+) -> None:
+    store, theirs = BlobStore(tmp_path / "store"), tmp_path / "theirs"
+    theirs.write_bytes(CONTENT)
+
+    assert not await run_sync(store.adopt, theirs, digest_of(b"others"))
+    assert await run_sync(store.adopt, theirs, DIGEST)
+
+    assert store.path(DIGEST).samefile(theirs)
+    assert not await run_sync(store.adopt, tmp_path / "absent", DIGEST)
+    assert [path.name for path in (tmp_path / "store" / "partial").iterdir()] == []

@@ -1,0 +1,342 @@
+"""Models on Hugging Face, or on a server that speaks as it does (HF_ENDPOINT).
+
+Every file is pinned to the commit that its revision stood for. The token goes to the hub and never to the
+storage that it redirects to.
+"""
+
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import Final
+from urllib.parse import quote, unquote
+
+from anyio.to_thread import run_sync
+from pydantic import BaseModel, SecretStr, TypeAdapter, ValidationError
+from yarl import URL
+
+from remuda.core.errors import Forbidden, Invalid, NotFound, RemudaError, Unauthorized
+from remuda.core.hints import did_you_mean
+from remuda.hubs.hub_settings import HubCache, HubSettings, is_commit
+from remuda.hubs.model import AskRoom, RemoteFile, Resolved
+from remuda.hubs.plain_http import HttpSupplier
+from remuda.hubs.quantisations import RepoFile, choose_files, needs_room
+from remuda.models.files import FILES_MAX, path_fault
+from remuda.models.gguf import parts_of
+from remuda.models.source_refs import HubModel, LocalPath
+from remuda.oci.client import RegistryClient
+from remuda.oci.errors import RegistryBusy, RegistryFailed
+from remuda.oci.http_file import small_call
+from remuda.oci.transport import Response, raise_for_status
+
+PAGE_BYTES_MAX: Final = 16 << 20
+PAGES_MAX: Final = 200
+DEFAULT_REVISION: Final = "main"
+_MESSAGE_CHARS_MAX: Final = 300
+_NEXT: Final = re.compile(r'<([^>]+)>\s*;\s*rel="?next"?')
+_RESET: Final = re.compile(r";\s*t=(\d{1,6})")
+_TOKEN_HINT: Final = "set HF_TOKEN, or put a token of your account into the credentials file"
+_SHA256: Final = re.compile(r"[0-9a-f]{64}")
+
+FindToken = Callable[[str], Awaitable[SecretStr | None]]
+"""The Authorization header for an address, where the credentials file has one."""
+
+
+class _Lfs(BaseModel):
+    oid: str = ""
+
+
+class _TreeEntry(BaseModel):
+    type: str
+    path: str
+    size: int = 0
+    lfs: _Lfs | None = None
+
+
+_TREE: Final = TypeAdapter(tuple[_TreeEntry, ...])
+
+
+@dataclass(frozen=True, slots=True)
+class _Head:
+    """What the hub says of one file. `repo` differs from what was asked for after a rename."""
+
+    repo: str
+    commit: str
+    size: int | None
+    sha256: str
+
+
+class HuggingFace:
+    def __init__(self, client: RegistryClient, settings: HubSettings, find_token: FindToken) -> None:
+        self._client = client
+        self._settings = settings
+        self._find_token = find_token
+
+    async def resolve(self, source: HubModel, room: AskRoom) -> Resolved:
+        self._settings.check()
+        if self._settings.offline:
+            return await self._resolve_offline(source, room)
+        if source.path:
+            found = await self._resolve_file(source)
+            if found is not None:
+                return found
+        return await self._resolve_tree(source, room)
+
+    @property
+    def _cache(self) -> HubCache:
+        return HubCache(self._settings.cache)
+
+    def owns(self, url: str) -> bool:
+        return url.startswith(f"{self._settings.endpoint}/")
+
+    async def supplier(self, url: str) -> HttpSupplier:
+        """Of one file at the hub."""
+        repo, path = _of_resolve_url(url.removeprefix(f"{self._settings.endpoint}/"))
+        authorization = await self._authorization(url)
+        explain = partial(self._explain, repo, "", path, authorization is not None)
+        return HttpSupplier(self._client, url, authorization, explain)
+
+    async def cached(self, url: str, file: RemoteFile) -> Path | None:
+        """Where another program has left the same file, as far as its name and size tell."""
+        if not self.owns(url) or not file.sha256:
+            return None
+        repo, _ = _of_resolve_url(url.removeprefix(f"{self._settings.endpoint}/"))
+        return await run_sync(self._cache.blob, repo, file.sha256, file.size)
+
+    def url(self, source: HubModel) -> str:
+        revision = source.revision or DEFAULT_REVISION
+        return (
+            f"{self._settings.endpoint}/{source.repo}/resolve/{quote(revision, safe='')}/{quote(source.path)}"
+        )
+
+    async def _resolve_file(self, source: HubModel) -> Resolved | None:
+        """One file, with the other parts of its model; None when the path is not a file."""
+        names = parts_of(source.path)
+        try:
+            first = await self._head(replace(source, path=names[0]))
+        except NotFound as missing:
+            if missing.reason != "EntryNotFound":
+                raise
+            folder = await self._tree(source)
+            if any(file.path.startswith(f"{source.path}/") for file in folder[1]):
+                return None
+            near = did_you_mean(source.path, (file.path for file in folder[1]), "list them on the hub's page")
+            raise NotFound(missing.message, hint=near) from missing
+        pinned = replace(source, repo=first.repo, revision=first.commit)
+        heads = [first, *[await self._head(replace(pinned, path=name)) for name in names[1:]]]
+        files = tuple(
+            RemoteFile(name, head.size, head.sha256, (self.url(replace(pinned, path=name)),))
+            for name, head in zip(names, heads, strict=True)
+        )
+        return self._resolved(source, pinned, files)
+
+    async def _resolve_tree(self, source: HubModel, room: AskRoom) -> Resolved:
+        repo, files = await self._tree(source)
+        pinned = replace(source, repo=repo)
+        if not files:
+            raise NotFound(f"{source.repo} has no files")
+        if not is_commit(source.revision):
+            # The list is asked for again by its commit: a branch may move between two questions.
+            head = await self._head(replace(pinned, path=files[0].path))
+            pinned = replace(pinned, repo=head.repo, revision=head.commit)
+            _, files = await self._tree(pinned)
+        inside = [file for file in files if not source.path or file.path.startswith(f"{source.path}/")]
+        if not inside:
+            near = did_you_mean(source.path, (file.path for file in files), "list them on the hub's page")
+            raise NotFound(f"{source.repo} has no file {source.path!r}", hint=near)
+        nodes = await room() if needs_room(inside, source.quantisation) else ()
+        chosen = choose_files(source.repo, _below(inside, source.path), source.quantisation, nodes)
+        remote = tuple(self._remote(pinned, file, source.path) for file in chosen.files)
+        return replace(self._resolved(source, pinned, remote), choice=chosen.reason)
+
+    def _remote(self, pinned: HubModel, file: RepoFile, folder: str) -> RemoteFile:
+        path = f"{folder}/{file.path}" if folder else file.path
+        return RemoteFile(file.path, file.size, file.sha256, (self.url(replace(pinned, path=path)),))
+
+    def _resolved(self, source: HubModel, pinned: HubModel, files: tuple[RemoteFile, ...]) -> Resolved:
+        for file in files:
+            if fault := path_fault(file.path):
+                raise Invalid(f"{source.repo} has a file that cannot be used, {file.path[:200]!r}: {fault}")
+        renamed = (f"{source.repo} is now called {pinned.repo}",) if source.repo != pinned.repo else ()
+        return Resolved(replace(source, repo=pinned.repo), pinned.revision, files, notes=renamed)
+
+    async def _resolve_offline(self, source: HubModel, room: AskRoom) -> Resolved:
+        """From the cache alone."""
+        commit = await run_sync(self._cache.commit, source.repo, source.revision or DEFAULT_REVISION)
+        held = await run_sync(self._cache.files, source.repo, commit)
+        if not held:
+            raise NotFound(
+                f"HF_HUB_OFFLINE is set, and the cache of Hugging Face has no {source.repo}",
+                hint="unset HF_HUB_OFFLINE, or give the model as a file",
+            )
+        listed = [file for file, _ in held.values()]
+        if source.path in held:
+            names = tuple(name for name in parts_of(source.path) if name in held)
+            chosen, reason = [held[name][0] for name in names], ""
+        else:
+            nodes = await room() if needs_room(listed, source.quantisation) else ()
+            found = choose_files(source.repo, listed, source.quantisation, nodes)
+            chosen, reason = list(found.files), found.reason
+        files = tuple(
+            RemoteFile(file.path, file.size, file.sha256, (str(LocalPath(str(held[file.path][1]))),))
+            for file in chosen
+        )
+        pinned = replace(source, revision=commit)
+        return replace(self._resolved(source, pinned, files), choice=reason)
+
+    async def _head(self, source: HubModel) -> _Head:
+        """NotFound with the hub's own code as its reason, and other refusals in plain words."""
+        return await small_call(self._client, source.repo, partial(self._head_once, source))
+
+    async def _head_once(self, source: HubModel) -> _Head:
+        url = self.url(source)
+        authorization = await self._authorization(url)
+        async with self._client.transport.request(
+            "HEAD", URL(url, encoded=True), authorization=authorization, leave_origin=False
+        ) as answer:
+            if answer.status != 200 and "Location" not in answer.headers:
+                await self._explain(
+                    source.repo, source.revision, source.path, authorization is not None, answer
+                )
+                await raise_for_status(answer, str(source), self._client.clock.now())
+            commit = answer.headers.get("X-Repo-Commit", "")
+            if not is_commit(commit):
+                raise RegistryFailed(f"{answer.url.authority} does not say which commit {source} stands for")
+            repo, _ = _of_resolve_url(_below_endpoint(answer.url, self._settings.endpoint))
+            return _Head(repo, commit, *_size_and_hash(answer.headers))
+
+    async def _tree(self, source: HubModel) -> tuple[str, list[RepoFile]]:
+        """The repository's present name, and all its files."""
+        revision = quote(source.revision or DEFAULT_REVISION, safe="")
+        url = URL(
+            f"{self._settings.endpoint}/api/models/{source.repo}/tree/{revision}?recursive=true", encoded=True
+        )
+        repo, files = source.repo, list[RepoFile]()
+        for _ in range(PAGES_MAX):
+            answered, page, following = await small_call(
+                self._client, source.repo, partial(self._tree_page, source, url)
+            )
+            repo = _of_tree_url(_below_endpoint(answered, self._settings.endpoint)) or repo
+            files += page
+            if following is None or following.origin() != url.origin():
+                return repo, files
+            if len(files) > FILES_MAX:
+                break
+            url = following
+        raise Invalid(f"{source.repo} has more than {FILES_MAX} files", hint="name the file that you want")
+
+    async def _tree_page(self, source: HubModel, url: URL) -> tuple[URL, list[RepoFile], URL | None]:
+        authorization = await self._authorization(str(url))
+        async with self._client.transport.request("GET", url, authorization=authorization) as answer:
+            if answer.status != 200:
+                await self._explain(source.repo, source.revision, "", authorization is not None, answer)
+                await raise_for_status(answer, str(source), self._client.clock.now())
+            body = await answer.body(PAGE_BYTES_MAX, f"the list of files of {source.repo}")
+            link = _NEXT.search(answer.headers.get("Link", ""))
+            following = answer.url.join(URL(link[1], encoded=True)) if link else None
+            answered = answer.url
+        try:
+            entries = _TREE.validate_json(body)
+        except ValidationError as error:
+            raise RegistryFailed(f"{url.authority} sent no list of the files of {source.repo}") from error
+        return answered, [_repo_file(entry) for entry in entries if entry.type == "file"], following
+
+    async def _authorization(self, url: str) -> SecretStr | None:
+        if (found := await self._find_token(url)) is not None:
+            return found
+        token = await run_sync(self._settings.token)
+        return SecretStr(f"Bearer {token.get_secret_value()}") if token is not None else None
+
+    async def _explain(self, repo: str, revision: str, path: str, known: bool, answer: Response) -> None:
+        """Raise what the hub's own words mean; return where it has none. `known`: we sent a token."""
+        code = answer.headers.get("X-Error-Code", "")
+        if answer.status == 429:
+            raise _rate_limited(answer, known)
+        error = _meaning(repo, revision, path, known, code, answer.status, URL(self._settings.endpoint))
+        if error is not None:
+            said = answer.headers.get("X-Error-Message", "")[:_MESSAGE_CHARS_MAX]
+            error.details = (f"{answer.url.authority} says: {said}",) if said.isprintable() and said else ()
+            raise error
+
+
+def _meaning(
+    repo: str, revision: str, path: str, known: bool, code: str, status: int, hub: URL
+) -> RemudaError | None:
+    match code, status:
+        case "GatedRepo", _ if known:
+            return Forbidden(
+                f"{repo} is gated, and the account of the token that is used has no access to it",
+                hint=f"ask for access at {hub / repo} with that account",
+            )
+        case "GatedRepo", _:
+            return Unauthorized(
+                f"{repo} is gated: its owner asks everybody to accept conditions first",
+                hint=f"accept them at {hub / repo}, then {_TOKEN_HINT}",
+            )
+        case "RevisionNotFound", _:
+            return NotFound(
+                f"{repo} has no revision {revision or DEFAULT_REVISION!r}",
+                hint="a revision is a branch, a tag or a whole commit",
+                reason=code,
+            )
+        case "EntryNotFound", _:
+            return NotFound(f"{repo} has no file {path!r}", hint="check the name", reason=code)
+        case ("RepoNotFound", _) | ("", 401) if known and status == 401 and not code:
+            return Unauthorized(
+                f"{hub.host} refuses the token that is used", hint=f"make a new one; {_TOKEN_HINT}"
+            )
+        case ("RepoNotFound", _) | ("", 401):
+            private = "the token that is used may not see it" if known else "it is private"
+            return NotFound(
+                f"{hub.host} has no repository {repo}, or {private}",
+                hint="check owner and name" + ("" if known else f"; for a private one {_TOKEN_HINT}"),
+                reason=code,
+            )
+    return None
+
+
+def _rate_limited(answer: Response, known: bool) -> RegistryBusy:
+    reset = _RESET.search(answer.headers.get("RateLimit", ""))
+    wait = reset[1] if reset else answer.headers.get("Retry-After", "")
+    after = timedelta(seconds=int(wait)) if wait.isdecimal() else None
+    more = "" if known else f"{_TOKEN_HINT}: accounts may ask more often"
+    return RegistryBusy(f"{answer.url.authority} answers that it was asked too often", after, hint=more)
+
+
+def _repo_file(entry: _TreeEntry) -> RepoFile:
+    sha256 = entry.lfs.oid if entry.lfs is not None and _SHA256.fullmatch(entry.lfs.oid) else ""
+    return RepoFile(entry.path, entry.size, sha256)
+
+
+def _below(files: list[RepoFile], folder: str) -> list[RepoFile]:
+    if not folder:
+        return files
+    return [replace(file, path=file.path.removeprefix(f"{folder}/")) for file in files]
+
+
+def _size_and_hash(headers: Mapping[str, str]) -> tuple[int | None, str]:
+    """Of a large file its own; of a small one, whose tag is a git id, the size alone."""
+    tag = headers.get("X-Linked-Etag", "").removeprefix("W/").strip('"')
+    size = headers.get("X-Linked-Size") or (
+        "" if "Location" in headers else headers.get("Content-Length", "")
+    )
+    return int(size) if size.isdecimal() else None, tag if _SHA256.fullmatch(tag) else ""
+
+
+def _below_endpoint(url: URL, endpoint: str) -> str:
+    return str(url).removeprefix(f"{endpoint}/")
+
+
+def _of_resolve_url(path: str) -> tuple[str, str]:
+    """Repository and file of OWNER/NAME/resolve/REVISION/FILE."""
+    owner, _, rest = path.partition("/")
+    name, _, rest = rest.partition("/resolve/")
+    return f"{owner}/{name}", unquote(rest.partition("/")[2].partition("?")[0])
+
+
+def _of_tree_url(path: str) -> str:
+    """The repository of api/models/OWNER/NAME/tree/REVISION."""
+    found = re.fullmatch(r"api/models/([^/]+/[^/]+)/tree/.*", path)
+    return found[1] if found else ""
