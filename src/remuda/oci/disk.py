@@ -19,7 +19,7 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Condition, Semaphore, Thread
-from typing import Final
+from typing import Final, Protocol
 
 import anyio
 from anyio.from_thread import check_cancelled
@@ -280,10 +280,19 @@ class Partial:
             self._descriptor = -1
 
 
+class Appendable(Protocol):
+    """A file that grows. `append` blocks on the disk, and raises a RemudaError when it cannot."""
+
+    @property
+    def size(self) -> int: ...
+
+    def append(self, data: bytes) -> None: ...
+
+
 class Appender:
     """Opened by `appending`. `size` is the partial's once all that was given is written."""
 
-    def __init__(self, partial: Partial) -> None:
+    def __init__(self, partial: Appendable) -> None:
         self.size = partial.size
         self._partial = partial
         self._given: SimpleQueue[bytes | None] = SimpleQueue()
@@ -320,7 +329,7 @@ class Appender:
 
 
 @asynccontextmanager
-async def appending(partial: Partial) -> AsyncIterator[Appender]:
+async def appending(partial: Appendable) -> AsyncIterator[Appender]:
     """The partial has everything that was given when the block ends, however it ends."""
     appender = Appender(partial)
     try:

@@ -25,6 +25,7 @@ from remuda.worker.addresses import Advertised
 from remuda.worker.commands.dispatch import Commands
 from remuda.worker.depot.depot import Depot, collect
 from remuda.worker.enrolment import OpeningTokens
+from remuda.worker.files.service import FileService
 from remuda.worker.http.app import TokenGuard, application
 from remuda.worker.http.backend_proxy import open_door
 from remuda.worker.http.server import App
@@ -95,6 +96,7 @@ class BackendRuntime:
         )
         environ = scrubbed(settings.environ, settings.secrets, settings.backend_env)
         starting = Starting(environ, settings.tokens, settings.bind, settings.timeouts.start)
+        self._files = FileService(settings.models, clock=clock, entropy=entropy)
         self._commands = Commands(
             depot,
             self._supervisor,
@@ -123,7 +125,7 @@ class BackendRuntime:
         """What the worker answers over HTTP."""
         guard = TokenGuard(self._settings.tokens, open_without_token=self._settings.open_without_token)
         async with open_door(self._port_of) as door:
-            yield application(why_unready, guard, self._logs, door, self._commands.running)
+            yield application(why_unready, guard, self._logs, door, self._commands.running, self._files.pages)
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Started means that commands are taken. Cancelled, it ends every process; `close` is kinder."""
@@ -135,6 +137,7 @@ class BackendRuntime:
             await guards.start(self._warden.run)
             guards.start_soon(reap_orphans)
             guards.start_soon(self._tidy)
+            await guards.start(self._files.run)
             async with anyio.create_task_group() as services:
                 await services.start(self._supervisor.run)
                 await services.start(self._take_commands)

@@ -17,6 +17,7 @@ from remuda.models.gguf_file import missing_bytes
 from remuda.wire.models import ModelDelete, ModelDeleteReply
 from remuda.wire.nodes import CutOffFile, ModelFile
 from remuda.worker.commands import limits
+from remuda.worker.files.keys import Area, is_partial_of, own_metadata
 
 log = structlog.get_logger(__name__)
 
@@ -147,8 +148,14 @@ def _entries(folder: Path) -> Iterator[tuple[str, _Facts | None]]:
             entries = sorted(scanned, key=lambda entry: entry.name)
     except (FileNotFoundError, NotADirectoryError):
         return
+    hidden = own_metadata(frozenset(entry.name for entry in entries))
     for entry in entries:
-        if entry.name.startswith(".") or entry.name.endswith(_UNFINISHED) or not _printable(entry.name):
+        if (
+            entry.name in hidden
+            or entry.name.startswith(".")
+            or entry.name.endswith(_UNFINISHED)
+            or not _printable(entry.name)
+        ):
             continue
         try:
             facts = None if entry.is_dir() else entry.stat()
@@ -180,37 +187,39 @@ class ModelFiles:
         return ModelDeleteReply(success=True)
 
     def _delete(self, name: str) -> None:
-        path = self._place(name)
-        try:
-            if path.is_dir() and not path.is_symlink():
-                shutil.rmtree(path)
-                return
-            for found in _with_companions(path):
-                found.unlink(missing_ok=True)
-        except OSError as error:
-            raise Rejected(f"the files of {name} cannot be removed: {error.strerror}") from error
+        """Also what was fetched from object storage for it, which lies in the cache."""
+        for folder in (self._models, self._models.absolute().parent / Area.CACHE / Area.MODELS):
+            path = _place(folder, name)
+            try:
+                if path.is_dir() and not path.is_symlink():
+                    shutil.rmtree(path)
+                    continue
+                for found in _with_companions(path):
+                    found.unlink(missing_ok=True)
+            except OSError as error:
+                raise Rejected(f"the files of {name} cannot be removed: {error.strerror}") from error
 
-    def _place(self, name: str) -> Path:
-        """Where the model would be. A link on the way there is followed only within the folder."""
-        parts = PurePosixPath(name).parts
-        if not parts or "\0" in name or name.startswith("/") or ".." in parts:
-            raise Invalid(f"model_name: {name[:100]!r} is not the name of a model")
-        root = self._models.resolve()
-        parent = root.joinpath(*parts[:-1]).resolve()
-        if not parent.is_relative_to(root):
-            raise Invalid(f"model_name: {name[:100]!r} is outside the models folder")
-        return parent / parts[-1]
+
+def _place(folder: Path, name: str) -> Path:
+    """Where the model would be. A link on the way there is followed only within the folder."""
+    parts = PurePosixPath(name).parts
+    if not parts or "\0" in name or name.startswith("/") or ".." in parts:
+        raise Invalid(f"model_name: {name[:100]!r} is not the name of a model")
+    root = folder.resolve()
+    parent = root.joinpath(*parts[:-1]).resolve()
+    if not parent.is_relative_to(root):
+        raise Invalid(f"model_name: {name[:100]!r} is outside the models folder")
+    return parent / parts[-1]
 
 
 def _with_companions(path: Path) -> list[Path]:
-    """The file and what lies beside it under the same name and a suffix; links themselves, not their ends."""
+    """The file and what lies beside it under the same name and a suffix, checksums and partial uploads too;
+    links themselves, not their ends."""
     try:
-        with os.scandir(path.parent) as entries:
-            return [
-                Path(entry.path)
-                for entry in entries
-                if entry.name == path.name or entry.name.startswith(f"{path.name}.")
-                if not entry.is_dir(follow_symlinks=False)
-            ]
+        with os.scandir(path.parent) as scanned:
+            entries = {entry.name for entry in scanned if not entry.is_dir(follow_symlinks=False)}
     except (FileNotFoundError, NotADirectoryError):
         return []
+    named = {path.name, *(name for name in entries if name.startswith(f"{path.name}."))}
+    partial = {entry for entry in entries if any(is_partial_of(entry, name) for name in named)}
+    return [path.with_name(entry) for entry in (named & entries) | partial]

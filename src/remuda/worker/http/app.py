@@ -43,6 +43,7 @@ class TokenGuard:
         return scheme == b"Bearer" and bool(token) and hmac.compare_digest(given, token)
 
 
+FILES_PATH = "/v1/files"
 PROBE_PATHS = ("/healthz", "/readyz")
 
 _NOT_READY = "not ready: NATS connection is down: worker cannot receive work"
@@ -80,12 +81,22 @@ def running_page(running: Running) -> App:
 
 
 def application(
-    why_unready: Callable[[], str], guard: TokenGuard, logs: ProcessLogs, door: BackendProxy, running: Running
+    why_unready: Callable[[], str],
+    guard: TokenGuard,
+    logs: ProcessLogs,
+    door: BackendProxy,
+    running: Running,
+    files: App | None = None,
 ) -> App:
-    """`why_unready` says why the worker cannot receive work; empty when it can."""
+    """`why_unready` says why the worker cannot receive work; empty when it can. `files` answers below
+    FILES_PATH."""
     probe, list_running = probes(why_unready), running_page(running)
     # By prefix, as ids in paths contain slashes. The first that fits counts.
-    pages: tuple[tuple[str, App], ...] = (("/v1/backend-logs", LogPages(logs)), (PROCESSES_PATH, door))
+    pages: tuple[tuple[str, App], ...] = (
+        ("/v1/backend-logs", LogPages(logs)),
+        (PROCESSES_PATH, door),
+        (FILES_PATH, files or _nothing),
+    )
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["path"] in PROBE_PATHS:

@@ -29,7 +29,7 @@ Header = tuple[bytes, bytes]
 TEXT = b"text/plain; charset=utf-8"
 JSON = b"application/json"
 CODE_HEADER: Final = b"x-remuda-code"  # On every refusal: the code of the error.
-_ROLE: Final[Header] = (ROLE_HEADER.encode(), WORKER_ROLE.encode())
+ROLE: Final[Header] = (ROLE_HEADER.encode(), WORKER_ROLE.encode())
 _CONTRACT_PATHS: Final = ("/healthz", "/readyz", "/v1/backend-logs", "/v1/files")
 
 
@@ -51,7 +51,7 @@ async def answer(
 ) -> None:
     """The whole answer, also to a request for a WebSocket, which is thereby refused."""
     content = body.encode()
-    headers = [(b"content-type", kind), (b"content-length", b"%d" % len(content)), _ROLE, *more]
+    headers = [(b"content-type", kind), (b"content-length", b"%d" % len(content)), ROLE, *more]
     prefix = "websocket.http.response" if scope["type"] == "websocket" else "http.response"
     await send({"type": f"{prefix}.start", "status": status, "headers": headers})
     await send({"type": f"{prefix}.body", "body": content, "more_body": False})

@@ -7,6 +7,7 @@ import pytest
 from remuda.core.errors import Invalid
 from remuda.wire.models import ModelDelete, ModelDeleteReply
 from remuda.worker.commands.model_files import ModelFiles
+from remuda.worker.files.keys import partial_name
 
 pytestmark = pytest.mark.anyio
 
@@ -101,3 +102,27 @@ async def test_name_with_wildcards_means_itself(models: Path) -> None:
     await delete(models, "*")
 
     assert left(models) == before
+
+
+async def test_checksums_and_partial_uploads_of_a_model_go_with_it(models: Path) -> None:
+    for name in ("llama.gguf.sha256", "llama.gguf.sha256.target", partial_name("llama.gguf", "0" * 64)):
+        (models / name).write_text("x")
+    others = partial_name("llamas", "0" * 64)
+    (models / others).write_text("x")
+
+    await delete(models, "llama.gguf")
+
+    assert left(models) == {"qwen/a/weights.gguf", "qwen2/b", "llama", "llamas", "o/m/f", others}
+
+
+async def test_what_was_fetched_from_object_storage_for_a_model_goes_with_it(models: Path) -> None:
+    cached = models.parent / "cache/models/qwen/weights.gguf"
+    cached.parent.mkdir(parents=True)
+    cached.write_text("x")
+    kept = models.parent / "cache/models/qwen2"
+    kept.mkdir()
+
+    await delete(models, "qwen")
+
+    assert not cached.parent.exists()
+    assert kept.exists()

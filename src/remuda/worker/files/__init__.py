@@ -1,0 +1,1 @@
+"""Files that frontends bring to this worker, and fetch from it: over HTTP, and through object storage."""

@@ -1,0 +1,44 @@
+"""The files of this worker: its part of the HTTP server, its commands on the bus, and the sweeping."""
+
+from pathlib import Path
+
+import anyio
+import structlog
+from anyio.abc import TaskStatus
+from anyio.to_thread import run_sync
+
+from remuda.core.clock import Clock
+from remuda.core.entropy import Entropy
+from remuda.core.errors import Invalid
+from remuda.worker.files.areas import FileAreas
+from remuda.worker.files.hashes import Hashes
+from remuda.worker.files.keys import Area
+from remuda.worker.files.pages import FilePages
+from remuda.worker.files.sweep import Sweeper
+from remuda.worker.files.uploads import EphemeralUse, Uploads
+
+log = structlog.get_logger(__name__)
+
+
+class FileService:
+    """`run` it once. `pages` can be asked at any time."""
+
+    def __init__(self, models: Path, *, clock: Clock, entropy: Entropy) -> None:
+        self._areas = FileAreas(models)
+        self._hashes = Hashes()
+        ephemeral = EphemeralUse()
+        uploads = Uploads(self._areas, self._hashes, entropy, ephemeral)
+        self.pages = FilePages(self._areas, self._hashes, uploads, entropy)
+        self._sweeper = Sweeper(self._areas, clock, ephemeral)
+
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Started means that the staging folder is there."""
+        try:
+            await run_sync(self._areas.make, Area.STAGING)
+        except Invalid as error:
+            log.warning("staging_folder_not_made", reason=error.message)
+        task_status.started()
+        try:
+            await self._sweeper.run()
+        finally:
+            self._hashes.stop()
