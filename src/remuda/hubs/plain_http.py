@@ -1,6 +1,6 @@
 """Files on web servers."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Set
 from contextlib import asynccontextmanager
 from pathlib import PurePosixPath
 
@@ -52,7 +52,7 @@ class HttpSupplier:
         return Offer(found.size, found.validator)
 
     @asynccontextmanager
-    async def opened(self, offset: int) -> AsyncIterator[BodyStream]:
+    async def opened(self, offset: int, avoid: Set[str]) -> AsyncIterator[BodyStream]:
         assert self._file is not None, "it was prepared"
         async with self._file.opened(offset) as stream:
             yield stream

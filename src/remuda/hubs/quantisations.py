@@ -114,6 +114,11 @@ def precision(path: str) -> str:
     return found[-1].upper().replace("UD_", "UD-") if found else ""
 
 
+def is_projector(path: str) -> bool:
+    """The eyes or ears of a model."""
+    return path.endswith(".gguf") and "mmproj" in path.rpartition("/")[2].lower()
+
+
 def _is_model(path: str) -> bool:
     return path.endswith(".gguf") and not _NO_MODELS.search(path.rpartition("/")[2])
 
@@ -139,7 +144,7 @@ def _variants(name: str, files: Sequence[RepoFile]) -> list[Variant]:
 
 
 def _projector(files: Iterable[RepoFile]) -> RepoFile | None:
-    found = [file for file in files if file.path.endswith(".gguf") and "mmproj" in file.path.lower()]
+    found = [file for file in files if is_projector(file.path)]
 
     def rank(file: RepoFile) -> tuple[int, int, str]:
         kind = precision(file.path).replace("FP", "F")

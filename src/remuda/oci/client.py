@@ -9,6 +9,7 @@ from typing import TypeVar
 
 import anyio
 import structlog
+from yarl import URL
 
 from remuda.core.clock import Clock
 from remuda.core.entropy import Entropy
@@ -150,30 +151,49 @@ class RegistryClient:
             assert failure is not None, "at least one mirror was asked"
             raise failure
 
-    async def _document(self, reference: Reference) -> tuple[str, ImageManifest | ImageIndex]:
-        """A manifest or index and its digest, checked."""
+    async def manifest(self, reference: Reference, parse: Callable[[bytes], T]) -> tuple[str, T]:
+        """A manifest's digest, checked, and what `parse` makes of it. What it refuses is asked elsewhere."""
 
-        async def get(endpoint: Endpoint) -> tuple[str, ImageManifest | ImageIndex]:
+        async def get(endpoint: Endpoint) -> tuple[str, T]:
             path = _manifest_path(reference)
             async with self._exchange(endpoint, "GET", path, reference, _ACCEPT) as answer:
                 body = await answer.body(limits.MANIFEST_BYTES_MAX, f"the manifest of {reference}")
                 promised = reference.digest or answer.headers.get(_DIGEST_HEADER) or digest_of_bytes(body)
             digest = checked_digest(body, parse_digest(promised), f"the manifest of {reference}")
-            return digest, parse_manifest(body, str(reference))
+            return digest, parse(body)
 
         return await self._from_any(reference, get)
 
-    async def _config(self, reference: Reference, config: Descriptor, platform: Platform) -> ImageConfig:
-        what = f"the configuration of {reference}"
+    async def small_blob(
+        self, reference: Reference, blob: Descriptor, what: str, parse: Callable[[bytes], T]
+    ) -> T:
+        """What `parse` makes of a blob that fits into memory, checked."""
 
-        async def get(endpoint: Endpoint) -> ImageConfig:
-            path = f"{reference.repository}/blobs/{config.digest}"
+        async def get(endpoint: Endpoint) -> T:
+            path = f"{reference.repository}/blobs/{blob.digest}"
             async with self._exchange(endpoint, "GET", path, reference, {}) as answer:
                 body = await answer.body(limits.CONFIG_BYTES_MAX, what)
-            checked_digest(body, config.digest, what)
-            return parse_config(body, str(reference))
+            checked_digest(body, blob.digest, what)
+            return parse(body)
 
-        parsed = await self._from_any(reference, get)
+        return await self._from_any(reference, get)
+
+    def blob_url(self, reference: Reference, digest: str) -> URL:
+        """Where the registry itself has a blob."""
+        base = self._registries.endpoints(reference.registry)[-1].base
+        return base.joinpath("v2", *reference.repository.split("/"), "blobs", digest)
+
+    async def _document(self, reference: Reference) -> tuple[str, ImageManifest | ImageIndex]:
+        """A manifest or index and its digest, checked."""
+        return await self.manifest(reference, lambda body: parse_manifest(body, str(reference)))
+
+    async def _config(self, reference: Reference, config: Descriptor, platform: Platform) -> ImageConfig:
+        parsed = await self.small_blob(
+            reference,
+            config,
+            f"the configuration of {reference}",
+            lambda body: parse_config(body, str(reference)),
+        )
         if not fits(parsed.platform, platform):  # An image without an index says only here what it is for.
             raise PlatformMissing(f"{reference}: {why_unfit([parsed.platform], platform)}")
         return parsed

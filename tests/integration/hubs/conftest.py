@@ -1,6 +1,6 @@
 """A hub of the tests' own, and a client that does not wait long."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from datetime import timedelta
 from pathlib import Path
 
@@ -14,12 +14,19 @@ from remuda.hubs.hubs import HubAccess, Hubs, open_hubs
 from remuda.oci.blobs import BlobStore
 from remuda.oci.transport import RetryPolicy
 from tests.support.hub import HubServer, hub_server
+from tests.support.registry import RegistryServer, registry_server
 
 IMPATIENT = RetryPolicy(
     attempts_max=4,
     backoff=Backoff(first=timedelta(milliseconds=5), most=timedelta(milliseconds=20)),
     retry_after_max=timedelta(seconds=1),
 )
+
+
+@pytest.fixture(scope="session")
+def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RegistryServer]:
+    with registry_server(tmp_path_factory.mktemp("registry")) as server:
+        yield server
 
 
 @pytest.fixture
@@ -45,7 +52,15 @@ def credentials(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-async def hubs(env: dict[str, str], credentials: Path) -> AsyncIterator[Hubs]:
-    access = HubAccess(CredentialsFile(credentials), env)
+async def hubs(
+    env: dict[str, str], credentials: Path, hub: HubServer, registry: RegistryServer
+) -> AsyncIterator[Hubs]:
+    access = HubAccess(
+        CredentialsFile(credentials),
+        env,
+        ollama_host=registry.name,
+        github_raw=f"{hub.url}/raw",
+        github_media=f"{hub.url}/media",
+    )
     async with open_hubs(SystemClock(), SeededEntropy(1), access, retry=IMPATIENT, idle_read_s=0.5) as opened:
         yield opened

@@ -1,0 +1,133 @@
+"""Models from Ollama's library, from other registries, and from GitHub."""
+
+import hashlib
+import json
+
+import pytest
+
+from remuda.core.errors import Invalid, NotFound
+from remuda.hubs.hubs import Hubs
+from remuda.oci.blobs import BlobStore
+from remuda.oci.errors import ContentRefused
+from tests.integration.hubs.fetching import fetched, resolved
+from tests.support.hub import HubServer
+from tests.support.images import MANIFEST, Blob, BuiltImage, noise
+from tests.support.registry import RegistryServer
+
+pytestmark = pytest.mark.anyio
+
+OLLAMA = "application/vnd.ollama.image."
+DOCKER_MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
+WEIGHTS = noise(300_000, 1)
+EYES = noise(20_000, 2)
+CONFIG = Blob(b'{"model_format":"gguf"}', "application/vnd.docker.container.image.v1+json")
+
+
+def artifact(layers: list[Blob], kind: str = MANIFEST, titles: dict[str, str] | None = None) -> BuiltImage:
+    listed = [
+        layer.descriptor(annotations={"org.opencontainers.image.title": title})
+        if (title := (titles or {}).get(layer.digest))
+        else layer.descriptor()
+        for layer in layers
+    ]
+    manifest = {"schemaVersion": 2, "mediaType": kind, "config": CONFIG.descriptor(), "layers": listed}
+    return BuiltImage(Blob(json.dumps(manifest).encode(), kind), CONFIG, tuple(layers))
+
+
+def ollama(*layers: tuple[str, bytes]) -> BuiltImage:
+    return artifact([Blob(content, f"{OLLAMA}{kind}") for kind, content in layers], DOCKER_MANIFEST)
+
+
+async def test_a_model_of_ollama_comes_with_its_template_and_parameters(
+    hubs: Hubs, registry: RegistryServer, store: BlobStore
+) -> None:
+    built = ollama(
+        ("model", WEIGHTS),
+        ("projector", EYES),
+        ("template", b"{{ .Prompt }}"),
+        ("system", b"Be brief."),
+        ("params", b'{"stop": ["<|end|>"], "temperature": 0.5, "num_ctx": 4096}'),
+        ("license", b"Apache-2.0"),
+    )
+    registry.pusher.push("library/tiny3.2", "1b", built)
+
+    found = await resolved(hubs, "ollama://tiny3.2:1b")
+
+    assert found.revision == built.manifest.digest
+    assert [(file.path, file.role) for file in found.files] == [
+        ("tiny3.2-1b.gguf", ""),
+        ("tiny3.2-1b-mmproj.gguf", "mmproj"),
+    ]
+    assert (found.hints.template, found.hints.system) == ("{{ .Prompt }}", "Be brief.")
+    assert found.hints.parameters == {"stop": ["<|end|>"], "temperature": 0.5, "num_ctx": 4096}
+    brought = await fetched(hubs, "ollama://tiny3.2:1b", store)
+    assert brought == {"tiny3.2-1b.gguf": WEIGHTS, "tiny3.2-1b-mmproj.gguf": EYES}
+
+
+async def test_what_ollamas_library_lacks_or_keeps_otherwise_is_told(
+    hubs: Hubs, registry: RegistryServer
+) -> None:
+    with pytest.raises(NotFound, match="has no model library/nothing with the tag latest"):
+        await resolved(hubs, "ollama://nothing")
+    registry.pusher.push("library/cloud", "latest", ollama(("license", b"x")))
+    with pytest.raises(Invalid, match="it has no file of weights"):
+        await resolved(hubs, "ollama://cloud")
+    registry.pusher.push("library/split", "latest", ollama(("tensor", b"x"), ("params", b"{}")))
+    with pytest.raises(Invalid, match="it is kept as single tensors"):
+        await resolved(hubs, "ollama://split")
+    registry.pusher.push("library/odd", "latest", ollama(("model", b"x"), ("params", b"[1]")))
+    with pytest.raises(ContentRefused, match="are not a JSON object"):
+        await resolved(hubs, "ollama://odd")
+
+
+async def test_an_artifact_with_named_files_is_a_model(
+    hubs: Hubs, registry: RegistryServer, store: BlobStore
+) -> None:
+    layers = [Blob(WEIGHTS, "application/octet-stream"), Blob(b"{}", "application/json")]
+    titles = {layers[0].digest: "sub/x.gguf", layers[1].digest: "config.json"}
+    registry.pusher.push("me/named", "v1", artifact(layers, titles=titles))
+
+    source = f"oci://{registry.name}/me/named:v1"
+    assert await fetched(hubs, source, store) == {"sub/x.gguf": WEIGHTS, "config.json": b"{}"}
+
+    escaping = artifact(layers, titles={**titles, layers[0].digest: "../x.gguf"})
+    registry.pusher.push("me/escaping", "v1", escaping)
+    with pytest.raises(Invalid, match="a file that cannot be used"):
+        await resolved(hubs, f"oci://{registry.name}/me/escaping:v1")
+
+
+async def test_other_forms_of_models_in_registries_are_known(
+    hubs: Hubs, registry: RegistryServer, store: BlobStore
+) -> None:
+    packed = [
+        Blob(WEIGHTS, "application/vnd.docker.ai.gguf.v3"),
+        Blob(EYES, "application/vnd.docker.ai.mmproj"),
+    ]
+    registry.pusher.push("ai/smollm2", "latest", artifact(packed))
+    registry.pusher.push("me/ollama-like", "v1", ollama(("model", WEIGHTS)))
+    registry.pusher.push(
+        "me/image", "v1", artifact([Blob(b"x", "application/vnd.oci.image.layer.v1.tar+gzip")])
+    )
+
+    brought = await fetched(hubs, f"oci://{registry.name}/ai/smollm2", store)
+    assert brought == {"smollm2.gguf": WEIGHTS, "smollm2-mmproj.gguf": EYES}
+    assert list(await fetched(hubs, f"oci://{registry.name}/me/ollama-like:v1", store)) == [
+        "ollama-like-v1.gguf"
+    ]
+    with pytest.raises(Invalid, match="holds no model files"):
+        await resolved(hubs, f"oci://{registry.name}/me/image:v1")
+
+
+async def test_a_file_on_github_also_from_large_file_storage(
+    hubs: Hubs, hub: HubServer, store: BlobStore
+) -> None:
+    sha256 = hashlib.sha256(WEIGHTS).hexdigest()
+    pointer = f"version https://git-lfs.github.com/spec/v1\noid sha256:{sha256}\nsize {len(WEIGHTS)}\n"
+    hub.add("/raw/me/models/main/x.gguf", pointer.encode())
+    hub.add("/media/me/models/main/x.gguf", WEIGHTS)
+    hub.add("/raw/me/models/dev/sub/y.gguf", EYES)
+
+    assert await fetched(hubs, "github:me/models/x.gguf", store) == {"x.gguf": WEIGHTS}
+    assert await fetched(hubs, "github:me/models/sub/y.gguf@dev", store) == {"y.gguf": EYES}
+    with pytest.raises(NotFound):
+        await resolved(hubs, "github:me/models/z.gguf")
