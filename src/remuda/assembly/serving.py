@@ -1,5 +1,6 @@
 """Builds serving on a frontend: from requests to replicas, and from configured models to loaded ones."""
 
+import socket
 from collections.abc import AsyncIterator, Collection
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -32,6 +33,7 @@ from remuda.scheduler.inspection import Inspector
 from remuda.scheduler.load_ops import UnloadRequests
 from remuda.scheduler.loader import Loader, LoaderDeps, LoadLimits, ReplicaWork
 from remuda.scheduler.model import Replica
+from remuda.scheduler.model_edits import ModelEdits
 from remuda.scheduler.replica_placer import PlacementInputs, ReplicaPlacer
 from remuda.scheduler.service import Models
 from remuda.scheduler.unloader import Unloader
@@ -137,6 +139,7 @@ class ServingRig:
             ground.parts.frontend,
             self._keeper,
             self._catalogue.files_refused,
+            host=socket.gethostname(),
         )
         figures = InferenceFigures(ground.figures, self._tables, self._ledger)
         upstreams = OpenUpstreams(clock, http=self._http, grpc_factory=self._grpc)
@@ -161,6 +164,7 @@ class ServingRig:
         models = self._models(placing, unloads)
         serving = Serving(
             models,
+            ModelEdits(models, self._model_store, self._shop.store, folder, self._keeper),
             self._peers.everywhere,
             self._unloads_at,
             cold.look,

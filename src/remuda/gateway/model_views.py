@@ -12,11 +12,21 @@ from remuda.gateway.services import Services, Serving
 from remuda.models.memory import known_context
 from remuda.router.loading import LoadStatus
 from remuda.scheduler.catalogue import Catalogued
-from remuda.scheduler.model import Replica, ReplicaState, why_stopped
-from remuda.scheduler.service import ModelProblem
+from remuda.scheduler.model import Replica, ReplicaState, StoredModel, why_stopped
+from remuda.scheduler.model_edits import TakenOver
+from remuda.scheduler.service import AddedModel, ModelProblem
 from remuda.wire.codec import GO_ZERO_TIME
 from remuda.wire.nodes import ModelRow, NodeView, Report
-from remuda.wire.serving import BackendState, LoadingView, MemoryUsage, ModelItem, ModelStatus, ReplicaView
+from remuda.wire.serving import (
+    BackendState,
+    LoadingView,
+    MemoryUsage,
+    ModelAdded,
+    ModelItem,
+    ModelStatus,
+    ModelText,
+    ReplicaView,
+)
 
 _ON_THEIR_WAY = (ReplicaState.STAGING, ReplicaState.LOADING)
 UNREACHABLE: Final = "unreachable"
@@ -170,6 +180,33 @@ def model_item(
         problem="" if own else problem.text,
         problem_details=() if own else problem.details,
         failed_at=None if own else problem.failed_at,
+    )
+
+
+def model_added(added: AddedModel, item: ModelItem) -> ModelAdded:
+    return ModelAdded(
+        model=item,
+        replaced=added.replaced,
+        unchanged=added.unchanged,
+        unknown_keys=added.unknown_keys,
+        warnings=added.warnings,
+    )
+
+
+def taken_over(taken: TakenOver, item: ModelItem) -> ModelAdded:
+    added = model_added(taken.added, item)
+    trouble = (taken.trouble,) if taken.trouble else ()
+    return added.model_copy(update={"set_aside": taken.aside, "warnings": (*added.warnings, *trouble)})
+
+
+def model_text(stored: StoredModel) -> ModelText:
+    return ModelText(
+        name=stored.name,
+        config=stored.text,
+        etag=stored.etag,
+        origin=stored.origin,
+        file=stored.file,
+        host=stored.host,
     )
 
 

@@ -27,6 +27,7 @@ from remuda.router.dispatch import RequestDispatcher
 from remuda.router.live_table import Tables
 from remuda.router.loading import LoadStatus
 from remuda.scheduler.model import Replica
+from remuda.scheduler.model_edits import ModelEdits
 from remuda.scheduler.service import Models
 from remuda.wire.admin import JoinLines
 
@@ -66,6 +67,7 @@ class Serving:
     """Models: what is done to them, and what is known of their replicas."""
 
     models: Models
+    edits: ModelEdits
     in_flight: Callable[[ReplicaKey], int]  # Over all frontends, as far as they have told.
     unloads_at: Callable[[Replica], datetime | None]  # If it is not used until then; None: never.
     load_status: Callable[[str], Awaitable[LoadStatus | None]]

@@ -77,6 +77,7 @@ class UnloadCause(StrEnum):
     MAKES_ROOM = "makes_room"
     OUTDATED = "outdated"  # Its model's configuration changed.
     MODEL_REMOVED = "model_removed"
+    MODEL_RENAMED = "model_renamed"
     UNKNOWN = "unknown"  # Only the release that wrote it knows; this one has its words.
 
 
@@ -101,6 +102,8 @@ class UnloadReason:
                 return "its configuration changed"
             case UnloadCause.MODEL_REMOVED:
                 return "its model was removed"
+            case UnloadCause.MODEL_RENAMED:
+                return "its model was renamed"
             case UnloadCause.UNKNOWN:
                 return self.text
 

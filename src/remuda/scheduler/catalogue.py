@@ -2,8 +2,11 @@
 folder: a file that appears adds a model, one that disappears removes it.
 """
 
+import errno
+import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
@@ -14,6 +17,7 @@ from anyio.abc import TaskStatus
 from anyio.to_thread import run_sync
 
 from remuda.core.errors import Invalid, Rejected, RemudaError
+from remuda.core.hints import pasted
 from remuda.core.os_errors import os_reason
 from remuda.models.config import ModelConfig
 from remuda.models.gguf import CutOff, GgufHeader
@@ -21,7 +25,7 @@ from remuda.models.gguf_file import open_gguf
 from remuda.models.memory import effective_context, memory_need
 from remuda.models.paths import check_absolute_paths
 from remuda.models.reading import check_new_name, located, read_model
-from remuda.scheduler.model import Need, StoredModel
+from remuda.scheduler.model import ADDED, Need, StoredModel, file_origin
 from remuda.scheduler.ports import ModelStore, RoutingTable
 
 log = structlog.get_logger(__name__)
@@ -197,6 +201,7 @@ _LOOK_EVERY_S: Final = 5.0
 _FILES_MAX: Final = 1000
 _FILE_BYTES_MAX: Final = 1 << 20
 _Stamp = tuple[int, int, int]
+IMPORTED: Final = ".imported"  # Behind the name of a file whose model was taken over.
 _SUFFIXES: Final = frozenset({".yaml", ".yml"})
 
 
@@ -211,7 +216,8 @@ class _Seen:
 
 class ModelFolder:
     """`frontend` tells apart the folders of several frontends; each answers only for its own files.
-    `refused` is told after each look which files cannot be used, and why."""
+    `host` is the name of this machine. `refused` is told after each look which files cannot be used, and
+    why."""
 
     def __init__(
         self,
@@ -220,10 +226,13 @@ class ModelFolder:
         frontend: str,
         table: RoutingTable,
         refused: Callable[[Mapping[str, str]], None] = lambda _: None,
+        *,
+        host: str = "",
     ) -> None:
         self._folder = folder
         self._store = store
-        self._origin = f"file:{frontend}:"
+        self._frontend = frontend
+        self._host = host
         self._table = table
         self._refused = refused
         self._seen: dict[str, _Seen] = {}
@@ -249,9 +258,16 @@ class ModelFolder:
         self._seen = {name: seen for name, seen in self._seen.items() if name in files}
         self._refused({name: seen.why_not for name, seen in self._seen.items() if seen.why_not})
         for one in await self._store.models():
-            name = one.origin.removeprefix(self._origin)
-            if one.origin.startswith(self._origin) and not self._describes(name, one.name):
-                await self._take_out(name, one.name)
+            if self.has(one) and not self._describes(one.file, one.name):
+                await self._take_out(one.file, one.name)
+
+    def has(self, model: StoredModel) -> bool:
+        """Whether a file of this folder describes it."""
+        return bool(model.file) and model.frontend == self._frontend
+
+    async def set_aside(self, file: str) -> str:
+        """Rename a file whose model needs it no more; the path that it has then. Raises OSError."""
+        return str(await run_sync(partial(_set_aside, self._folder / file)))
 
     def _describes(self, name: str, model: str) -> bool:
         """A file that cannot be used stands for what it was: it may be about to be written."""
@@ -273,7 +289,7 @@ class ModelFolder:
             with located(text, where=name):
                 await self._check(config)
             await self._store.put_model(
-                StoredModel(config.id, text, config.revision, origin=f"{self._origin}{name}")
+                StoredModel(config.id, text, config.revision, file_origin(self._frontend, self._host, name))
             )
         except Rejected as error:
             log.error("model_file_refused", file=name, reason=str(error))
@@ -283,9 +299,15 @@ class ModelFolder:
         return _Seen(stamp, config.id)
 
     async def _check(self, config: ModelConfig) -> None:
-        known = {one.name for one in await self._store.models()}
+        known = {one.name: one for one in await self._store.models()}
         if config.id not in known:
             check_new_name(config.id)
+        elif known[config.id].origin == ADDED:
+            raise Invalid(
+                f"name: {config.id} was added by a command or the API, and that configuration is in use",
+                hint=f"remove this file, or the model: remuda models remove {pasted(config.id)}",
+                param="name",
+            )
         check_absolute_paths(config, self._folder)
 
     def _files(self) -> Mapping[str, tuple[_Stamp, str | Invalid]]:
@@ -299,6 +321,15 @@ class ModelFolder:
             stamp = (facts.st_mtime_ns, facts.st_ctime_ns, facts.st_size)  # Permissions change the second.
             found[path.name] = (stamp, _text(path, facts.st_size))
         return found
+
+
+def _set_aside(path: Path) -> Path:
+    """Never over a file that was set aside before."""
+    for number in range(1, _FILES_MAX):
+        aside = path.with_name(f"{path.name}{IMPORTED}" + (f".{number}" if number > 1 else ""))
+        if not aside.exists():
+            return path.rename(aside)
+    raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
 
 
 def _text(path: Path, size_bytes: int) -> str | Invalid:

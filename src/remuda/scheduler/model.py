@@ -1,5 +1,6 @@
 """Replicas, where they are reached, and what is known when one is to be placed. Data only."""
 
+import hashlib
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -53,6 +54,15 @@ class Replica:
     change: int = 0  # Of the last write; a frontend that has seen it knows this state.
 
 
+ADDED: Final = "added"
+_FILE: Final = "file"
+
+
+def file_origin(frontend: str, host: str, file: str) -> str:
+    """Where a model comes from that a file in a frontend's folder describes."""
+    return f"{_FILE}:{frontend}@{host}:{file}" if host else f"{_FILE}:{frontend}:{file}"
+
+
 @dataclass(frozen=True, slots=True)
 class StoredModel:
     """A configured model, as every frontend sees it."""
@@ -67,7 +77,36 @@ class StoredModel:
     def file(self) -> str:
         """The file that describes it, in its frontend's folder of models; empty if it was added."""
         kind, _, where = self.origin.partition(":")
-        return where.partition(":")[2] if kind == "file" else ""
+        return where.partition(":")[2] if kind == _FILE else ""
+
+    @property
+    def frontend(self) -> str:
+        """Whose folder that is."""
+        return self._place[0] if self.file else ""
+
+    @property
+    def host(self) -> str:
+        """The machine of that frontend; empty: an earlier release did not say."""
+        return self._place[2] if self.file else ""
+
+    @property
+    def _place(self) -> tuple[str, str, str]:
+        return self.origin.split(":")[1].partition("@")
+
+    @property
+    def etag(self) -> str:
+        """Of its text: whoever changes it says which text the change was made to."""
+        return hashlib.sha256(self.text.encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True, slots=True)
+class Renaming:
+    """A model gets another name, and with it all that goes by the old one, at once or not at all."""
+
+    before: StoredModel
+    after: StoredModel
+    others: tuple[tuple[StoredModel, StoredModel], ...] = ()  # Its aliases, before and after.
+    kept: StoredModel | None = None  # The old name as an alias.
 
 
 @dataclass(frozen=True, slots=True)

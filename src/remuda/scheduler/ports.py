@@ -9,7 +9,7 @@ from remuda.core.ids import FrontendId, NodeId, ReplicaKey
 from remuda.inference.model import ReplicaEndpoint
 from remuda.models.config import CONTEXT_FALLBACK, ModelConfig
 from remuda.ops.model import Operation, Step
-from remuda.scheduler.model import Replica, Replicas, StoredModel
+from remuda.scheduler.model import Renaming, Replica, Replicas, StoredModel
 from remuda.wire.backends import BackendInstall, BackendInstallReply, BackendListReply
 from remuda.wire.models import ModelsRunningReply, ModelStop, ModelStopReply
 
@@ -60,6 +60,17 @@ class ModelStore(Protocol):
 
     async def remove_model(self, name: str) -> StoredModel:
         """NotFound for one that is not there."""
+        ...
+
+
+class ModelEditStore(ModelStore, Protocol):
+    async def change_model(self, before: StoredModel, after: StoredModel) -> StoredModel | None:
+        """Give it another text or origin, if it still has those of `before`; None when it does not."""
+        ...
+
+    async def rename_model(self, renaming: Renaming) -> tuple[str, ...] | None:
+        """The names of API keys that were limited to the old name, and are now to the new one. None when any
+        of the models is no longer as it was. Conflict when the new name is taken."""
         ...
 
 

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Final, Protocol
 
 from remuda.core.errors import Conflict, Invalid, NoCapacity, NotFound
-from remuda.core.hints import did_you_mean
+from remuda.core.hints import did_you_mean, pasted
 from remuda.core.ids import NodeId, ReplicaKey
 from remuda.fleet.health import Standing
 from remuda.fleet.model import Node
@@ -21,11 +21,10 @@ from remuda.ops.ports import Filter, OpStore, View
 from remuda.scheduler.catalogue import Catalogued, ModelCatalogue
 from remuda.scheduler.demand import Placer, loads_present
 from remuda.scheduler.load_ops import UnloadRequests
-from remuda.scheduler.model import REASONS_MAX, Replica, ReplicaState, StoredModel, Unplaceable
+from remuda.scheduler.model import ADDED, REASONS_MAX, Replica, ReplicaState, StoredModel, Unplaceable
 from remuda.scheduler.ports import ModelStore, ReplicaStore, RoutingTable
 from remuda.wire.nodes import RunningReplica
 
-ADDED = "added"
 _TRIES = 5  # Others place replicas, too.
 _LOADS: Final = frozenset({Kind.LOAD})
 _LOADS_LOOKED_AT: Final = 200
@@ -116,20 +115,17 @@ class Models:
         config = read_model(text)
         await self._catalogue.refresh()
         before = self._catalogue.configured.get(config.id)
-        if before is not None and before.stored.origin not in ("", ADDED):
-            raise Conflict(
-                f"{config.id} is described by a file in a frontend's models folder",
-                hint="change or remove that file",
-            )
+        if before is not None:
+            require_added(before.stored)
         with located(text):
-            warnings = await self._checked(config, new=before is None)
+            warnings = await self.check(config, new=before is None)
         await self._store.put_model(StoredModel(config.id, text, config.revision, ADDED))
         self._table.rows_changed()
         await self._table.refresh()
         same = before is not None and before.stored.text == text
         return AddedModel(await self.get(config.id), before is not None, config.unknown, warnings, same)
 
-    async def _checked(self, config: ModelConfig, *, new: bool) -> tuple[str, ...]:
+    async def check(self, config: ModelConfig, *, new: bool) -> tuple[str, ...]:
         """What to know about a configuration that is accepted. Invalid, naming the field, for another."""
         check_absolute_paths(config, self._catalogue.models_path)
         check_file(config)
@@ -163,12 +159,9 @@ class Models:
     async def remove(self, name: str, by: str) -> None:
         """Its replicas go as well; its files stay where they are."""
         found = await self.get(name)
-        if found.stored.origin != ADDED:
-            raise Conflict(
-                f"{name} is described by a file in a frontend's models folder", hint="remove that file"
-            )
+        require_added(found.stored)
         await self._store.remove_model(found.config.id)
-        await self._unload(found.config.id, by, UnloadReason(UnloadCause.MODEL_REMOVED))
+        await self.unload_all(found.config.id, by, UnloadReason(UnloadCause.MODEL_REMOVED))
         self._table.rows_changed()
         await self._table.refresh()
 
@@ -205,11 +198,12 @@ class Models:
         """An operation for each replica of it, on this node or anywhere: also for processes of it that no row
         stands for, as their workers report them."""
         model = (await self.get(name)).config.id
-        return await self._unload(model, by, UnloadReason(UnloadCause.ASKED, by=by), node)
+        return await self.unload_all(model, by, UnloadReason(UnloadCause.ASKED, by=by), node)
 
-    async def _unload(
+    async def unload_all(
         self, model: str, by: str, why: UnloadReason, node: NodeId | None = None
     ) -> Sequence[View]:
+        """The same for a model that need not be configured any more."""
         rows = (await self._replicas.replicas()).rows
         found = [*rows, *unrecorded(rows, await self._standings())]
         meant = [row for row in found if row.key.model == model and (node is None or row.node == node)]
@@ -264,6 +258,17 @@ class Models:
         on_its_way = (ReplicaState.STAGING, ReplicaState.LOADING)
         rows = (await self._replicas.replicas()).rows
         return next((row for row in rows if row.key.model == model and row.state in on_its_way), None)
+
+
+def require_added(model: StoredModel) -> None:
+    """Conflict for a model that a file describes: the next look at that file would undo any change."""
+    if model.file:
+        where = f"on {model.host}" if model.host else "of a frontend"
+        raise Conflict(
+            f"{model.name} is described by the file {model.file} in the models folder {where}",
+            hint="change or remove that file, or take the model over with: remuda models import "
+            f"{pasted(model.name)}",
+        )
 
 
 def unrecorded(rows: Iterable[Replica], standings: Iterable[Standing]) -> list[Replica]:

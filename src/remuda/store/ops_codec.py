@@ -58,6 +58,7 @@ _TOLD: Final = {
     "its configuration changed": UnloadCause.OUTDATED,
     "its model was removed": UnloadCause.MODEL_REMOVED,
     "the model was removed": UnloadCause.MODEL_REMOVED,
+    "its model was renamed": UnloadCause.MODEL_RENAMED,
 }
 _CAUSES: Final = frozenset(cause.value for cause in UnloadCause)
 _ASKED_BY: Final = "asked for by "

@@ -15,14 +15,14 @@ from remuda.core import limits
 from remuda.core.errors import Conflict, NotFound
 from remuda.core.ids import BootId, NodeId, ReplicaKey
 from remuda.ops.model import Operation, OpId, Step, UnloadCause, UnloadReason
-from remuda.scheduler.model import Replica, Replicas, ReplicaState, StoredModel
+from remuda.scheduler.model import Renaming, Replica, Replicas, ReplicaState, StoredModel
 from remuda.store import ops_intents
 from remuda.store.connections import unusable
 from remuda.store.database import Database
 from remuda.store.ops_codec import reason_of, stored_reason
 from remuda.store.ops_intents import Wished
 from remuda.store.ops_rows import Values, batches, take_turn
-from remuda.store.schema import models, nodes, on_its_way, replica_change_count, replicas
+from remuda.store.schema import api_keys, models, nodes, on_its_way, replica_change_count, replicas
 from remuda.wire.subjects import token
 
 
@@ -37,6 +37,13 @@ class SqlModelStore:
 
     async def put_model(self, model: StoredModel) -> StoredModel:
         return await self._database.transact(lambda c, now: _put(c, now, model))
+
+    async def change_model(self, before: StoredModel, after: StoredModel) -> StoredModel | None:
+        assert before.name == after.name, "a new name is another call"
+        return await self._database.transact(lambda c, now: _change(c, now, before, after))
+
+    async def rename_model(self, renaming: Renaming) -> tuple[str, ...] | None:
+        return await self._database.transact(lambda c, now: _rename(c, now, renaming))
 
     async def remove_model(self, name: str) -> StoredModel:
         return await self._database.transact(lambda c, now: _remove_model(c, name))
@@ -60,6 +67,61 @@ def _put(connection: Connection, now: datetime, model: StoredModel) -> StoredMod
     else:
         connection.execute(update(models).where(models.c.name == model.name).values(**columns))
     return replace(model, updated_at=now)
+
+
+def _change(
+    connection: Connection, now: datetime, before: StoredModel, after: StoredModel
+) -> StoredModel | None:
+    if not _is_still(connection, before):
+        return None
+    columns = {"text": after.text, "revision": after.revision, "origin": after.origin, "updated_at": now}
+    connection.execute(update(models).where(models.c.name == after.name).values(**columns))
+    return replace(after, updated_at=now)
+
+
+def _is_still(connection: Connection, model: StoredModel) -> bool:
+    row = connection.execute(
+        select(models).where(models.c.name == model.name).with_for_update()
+    ).one_or_none()
+    return row is not None and (row.text, row.origin) == (model.text, model.origin)
+
+
+def _rename(connection: Connection, now: datetime, renaming: Renaming) -> tuple[str, ...] | None:
+    before, after = renaming.before, renaming.after
+    every = sorted((before, *(one for one, _ in renaming.others)), key=lambda one: one.name)
+    if not all([_is_still(connection, one) for one in every]):  # Each of them is locked.
+        return None
+    alike = models.c.subject_token == token(after.name)
+    taken = connection.scalar(select(models.c.name).where(alike, models.c.name != before.name))
+    if taken is not None:
+        words = (
+            f"there is a model named {taken!r} already"
+            if taken == after.name
+            else (f"the model {after.name!r} would have the same name on the bus as {taken!r}")
+        )
+        raise Conflict(words, hint="choose another name, or remove the other model")
+    # The row stays the same one: whatever else is stored with the model comes along.
+    names = {"name": after.name, "subject_token": token(after.name)}
+    connection.execute(update(models).where(models.c.name == before.name).values(**names))
+    _change(connection, now, replace(before, name=after.name), after)
+    for one, other in renaming.others:
+        _change(connection, now, one, other)
+    if renaming.kept is not None:
+        _put(connection, now, renaming.kept)
+    kept = () if renaming.kept is None else (before.name,)
+    return _rename_in_keys(connection, before.name, (after.name, *kept))
+
+
+def _rename_in_keys(connection: Connection, before: str, after: tuple[str, ...]) -> tuple[str, ...]:
+    """Keys that are limited to some models and name this one."""
+    active = select(api_keys).where(api_keys.c.revoked_at.is_(None)).order_by(api_keys.c.name)
+    found = [row for row in connection.execute(active.with_for_update()).all() if before in row.models]
+    for row in found:
+        named = tuple(
+            dict.fromkeys(new for name in row.models for new in (after if name == before else (name,)))
+        )
+        connection.execute(update(api_keys).where(api_keys.c.id == row.id).values(models=named))
+    return tuple(row.name for row in found)
 
 
 def _remove_model(connection: Connection, name: str) -> StoredModel:

@@ -4,7 +4,7 @@ object."""
 from enum import IntEnum
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import Field, JsonValue
 
 from remuda.wire.codec import (
     OMIT_EMPTY,
@@ -18,6 +18,7 @@ from remuda.wire.codec import (
     Timestamp,
     Uint64,
 )
+from remuda.wire.nodes import NodeErrorDetail
 from remuda.wire.operations import OpView
 
 
@@ -89,12 +90,62 @@ class ModelAdd(Message):
     """Admin to frontend: have this model. `config` is its YAML."""
 
     config: Annotated[str, Field(max_length=1 << 20)]
+    # Even where a file of this frontend's folder describes it: that file is then renamed.
+    take_over: Annotated[bool, OMIT_EMPTY] = False
+
+
+class ModelText(Message):
+    """Frontend to admin: a model's YAML, as it is stored."""
+
+    name: str
+    config: str
+    etag: str  # Of this very text: a change sends it back as If-Match.
+    origin: str = ""  # `added`, or the file that describes it.
+    file: Annotated[str, OMIT_EMPTY] = ""  # In a frontend's models folder: the model is changed there.
+    host: Annotated[str, OMIT_EMPTY] = ""  # The machine of that frontend.
+
+
+class ModelReplace(Message):
+    """Admin to frontend: have this YAML in place of the model's own."""
+
+    config: Annotated[str, Field(max_length=1 << 20)]
+
+
+class ModelPatch(Message):
+    """Admin to frontend: set these keys of a model. Maps are merged, null removes a key."""
+
+    set: dict[str, JsonValue]
+
+
+class ModelRename(Message):
+    """Admin to frontend: another name for a model."""
+
+    name: Annotated[str, Field(max_length=1024)]
+    keep_alias: Annotated[bool, OMIT_EMPTY] = False  # The old name stays as another name for it.
+
+
+class ModelRenamed(Message):
+    """Frontend to admin: what has come along."""
+
+    model: ModelItem
+    unloads: Many[OpView] = ()  # Of replicas that go by the old name.
+    keys: Many[str] = ()  # API keys that were limited to the old name, and are to the new one.
+    aliases: Many[str] = ()  # Models that were other names for it, and still are.
+
+
+class ModelEditConflict(Message):
+    """Frontend to admin: the model was changed meanwhile."""
+
+    error: NodeErrorDetail
+    current: ModelText
+    yours: str = ""  # What was sent.
 
 
 class ModelAdded(Message):
     """Frontend to admin: how the model was understood."""
 
     model: ModelItem
+    set_aside: Annotated[str, OMIT_EMPTY] = ""  # The path of the file that described it before.
     replaced: bool = False
     unchanged: Annotated[bool, OMIT_EMPTY] = False  # It was there already, just so.
     unknown_keys: Many[str] = ()

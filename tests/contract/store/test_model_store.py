@@ -1,12 +1,15 @@
 """ModelStore: configured models come, are replaced and go."""
 
 from dataclasses import replace
+from datetime import UTC, datetime
 
 import anyio
 import pytest
 
+from remuda.accounts.keys import ApiKey, KeyScope
 from remuda.core.errors import Conflict, NotFound
-from remuda.scheduler.model import StoredModel
+from remuda.scheduler.model import Renaming, StoredModel
+from remuda.store.accounts import SqlKeyStore
 from remuda.store.database import Database
 from remuda.store.replicas import SqlModelStore
 
@@ -65,3 +68,67 @@ async def test_model_put_by_two_frontends_at_once_is_there_once(
         for number in range(20):
             tasks.start_soon(put, number)
     assert len(await store.models()) == 1
+
+
+async def test_model_is_changed_only_if_it_is_as_it_was_seen(store: SqlModelStore) -> None:
+    seen = await store.put_model(a_model())
+    mine = await store.change_model(seen, replace(seen, text="mine", revision="m"))
+    assert mine is not None
+    assert await store.change_model(seen, replace(seen, text="theirs")) is None
+    assert await store.change_model(a_model("nobody"), a_model("nobody", "x")) is None
+    assert [(one.text, one.revision) for one in await store.models()] == [("mine", "m")]
+
+
+async def test_of_two_changes_at_once_one_counts(store: SqlModelStore, other_frontend: Database) -> None:
+    seen = await store.put_model(a_model())
+    both, done = (store, SqlModelStore(other_frontend)), list[StoredModel]()
+
+    async def change(number: int) -> None:
+        if made := await both[number % 2].change_model(seen, replace(seen, text=str(number))):
+            done.append(made)
+
+    async with anyio.create_task_group() as tasks:
+        for number in range(10):
+            tasks.start_soon(change, number)
+    assert [one.text for one in done] == [one.text for one in await store.models()]
+
+
+async def test_renamed_model_takes_aliases_and_keys_along(database: Database, store: SqlModelStore) -> None:
+    keys = SqlKeyStore(database)
+    for number, named in enumerate((("other", "old"), (), ("other",))):
+        at = datetime(2026, 1, 1, tzinfo=UTC)
+        await keys.add_key(
+            ApiKey(f"{number}", f"key-{number}", KeyScope.INFERENCE, f"{number}", "h", at, named)
+        )
+    before, alias = (
+        await store.put_model(a_model("old")),
+        await store.put_model(a_model("alias", "alias: old")),
+    )
+    renaming = Renaming(before, a_model("new", "name: new"), ((alias, replace(alias, text="alias: new")),))
+
+    assert await store.rename_model(renaming) == ("key-0",)
+
+    assert {one.name: one.text for one in await store.models()} == {"alias": "alias: new", "new": "name: new"}
+    assert [key.models for key in await keys.keys()] == [("other", "new"), (), ("other",)]
+    assert await store.rename_model(renaming) is None
+
+
+async def test_old_name_is_kept_for_keys_where_it_stays_an_alias(
+    database: Database, store: SqlModelStore
+) -> None:
+    keys, at = SqlKeyStore(database), datetime(2026, 1, 1, tzinfo=UTC)
+    await keys.add_key(ApiKey("k", "key", KeyScope.INFERENCE, "d", "h", at, ("old",)))
+    before = await store.put_model(a_model("old"))
+
+    await store.rename_model(Renaming(before, a_model("new"), kept=a_model("old", "alias: new")))
+
+    assert [one.name for one in await store.models()] == ["new", "old"]
+    assert [key.models for key in await keys.keys()] == [("new", "old")]
+
+
+async def test_name_that_is_taken_refuses_the_whole_renaming(store: SqlModelStore) -> None:
+    before, _ = await store.put_model(a_model("old")), await store.put_model(a_model("qwen-2.5"))
+    for name, said in (("qwen-2.5", "there is a model named 'qwen-2.5' already"), ("qwen-2-5", "on the bus")):
+        with pytest.raises(Conflict, match=said):
+            await store.rename_model(Renaming(before, a_model(name)))
+    assert [one.name for one in await store.models()] == ["old", "qwen-2.5"]

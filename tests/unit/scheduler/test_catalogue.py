@@ -3,6 +3,7 @@
 import errno
 import os
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import anyio
@@ -401,3 +402,35 @@ async def test_model_that_has_an_unwelcome_name_keeps_it(watched: Watched) -> No
     await watched.look()
     [stored] = await watched.models.models()
     assert stored.text == a_model("what?")
+
+
+async def test_file_does_not_replace_a_model_that_was_added(watched: Watched) -> None:
+    await watched.configure(a_model("qwen"))
+    watched.write("a.yaml", a_model("qwen", "context_size: 512\n"))
+    assert await watched.look() == {"qwen": "added"}
+    [why] = watched.catalogue.unusable.values()
+    assert why.startswith("line 1: name: qwen was added by a command or the API")
+
+
+async def test_file_whose_model_was_taken_over_is_set_aside(watched: Watched) -> None:
+    for round_ in ("", ".2"):
+        watched.write("a.yaml", a_model("qwen"))
+        await watched.look()
+        [model] = await watched.models.models()
+        assert watched.folder.has(model)
+        await watched.models.put_model(replace(model, origin="added"))
+        assert await watched.folder.set_aside("a.yaml") == str(watched.path / f"a.yaml.imported{round_}")
+        assert await watched.look() == {"qwen": "added"}
+        await watched.models.remove_model("qwen")
+
+
+async def test_origin_names_the_frontends_machine(tmp_path: Path) -> None:
+    watched = Watched(tmp_path)
+    folder = ModelFolder(tmp_path, watched.models, "f-1", watched, host="alpha")
+    watched.write("a.yaml", a_model("qwen"))
+    await folder.look()
+    [model] = await watched.models.models()
+    assert (model.file, model.frontend, model.host) == ("a.yaml", "f-1", "alpha")
+    (tmp_path / "a.yaml").unlink()
+    await watched.folder.look()  # As an earlier release wrote it, without the machine.
+    assert await watched.names() == {}

@@ -86,18 +86,11 @@ async def list_models(svc: Svc) -> Response:
 async def add_model(request: Request, svc: Svc) -> Response:
     """Add a model by its YAML, or change the one of its name: its replicas are then replaced."""
     body = await read_known(request, ModelAdd)
+    if body.take_over:
+        taken = await svc.serving.edits.take_over(body.config)
+        return answer(show.taken_over(taken, await model_item(taken.added.model, svc)), 201)
     added = await svc.serving.models.add(body.config)
-    item = await _item(added.model, svc)
-    return answer(
-        ModelAdded(
-            model=item,
-            replaced=added.replaced,
-            unchanged=added.unchanged,
-            unknown_keys=added.unknown_keys,
-            warnings=added.warnings,
-        ),
-        201,
-    )
+    return answer(show.model_added(added, await model_item(added.model, svc)), 201)
 
 
 @routes.post(
@@ -122,13 +115,13 @@ async def unload_model(model: ModelPath, request: Request, svc: Svc, admin: Admi
     body = await read_known(request, ModelUnloadBody)
     node = await _node_id(body.node, svc) if body.node else None
     ops = await svc.serving.models.unload(model, admin, node=node)
-    return answer(ModelOps(operations=tuple(_op(view, svc) for view in ops)), 202)
+    return answer(ModelOps(operations=tuple(op_view(view, svc) for view in ops)), 202)
 
 
 @routes.get("/api/models/{model:path}", responses=gives(ModelItem, 401, 404))
 async def one_model(model: ModelPath, svc: Svc) -> Response:
     """One model."""
-    return answer(await _item(await svc.serving.models.get(model), svc))
+    return answer(await model_item(await svc.serving.models.get(model), svc))
 
 
 @routes.delete("/api/models/{model:path}", responses=gives(NodeMessage, 401, 404, 409))
@@ -194,7 +187,7 @@ async def shut_down(request: Request, svc: Svc, admin: Admin) -> Response:
     """Unload a model everywhere."""
     body = await read(request, ModelNamed)
     ops = await svc.serving.models.unload(body.model, admin)
-    return answer(ModelOps(operations=tuple(_op(view, svc) for view in ops)))
+    return answer(ModelOps(operations=tuple(op_view(view, svc) for view in ops)))
 
 
 @routes.post("/backend/load", openapi_extra=takes(ModelNamed), responses=gives(OpView, 400, 401, 404, 409))
@@ -209,7 +202,7 @@ async def _load(model: str, svc: Services, admin: str, *, begun: int) -> Respons
         case AlreadyLoaded(nodes, others):
             return answer(ModelLoaded(model=model, nodes=nodes, others=others))
         case view:
-            return answer(_op(view, svc), begun)
+            return answer(op_view(view, svc), begun)
 
 
 @routes.get("/backend/monitor", responses=gives(ModelStatus, 400, 401, 404))
@@ -225,7 +218,7 @@ async def monitor(
     return answer(show.model_status([one for one in replicas if one.model == found.config.id]))
 
 
-async def _item(model: Catalogued, svc: Services) -> ModelItem:
+async def model_item(model: Catalogued, svc: Services) -> ModelItem:
     problem = await svc.serving.models.problem(model)
     return show.model_item(model, await _replicas(svc), await svc.registry.standings(), problem)
 
@@ -245,7 +238,7 @@ async def _node_id(node: str, svc: Services) -> NodeId:
     raise NotFound(f"there is no node {node!r}", hint=hint)
 
 
-def _op(view: View, svc: Services) -> OpView:
+def op_view(view: View, svc: Services) -> OpView:
     operations = svc.ops.operations
     return with_steps(view, operations.now(), operations.board)
 
