@@ -133,14 +133,7 @@ class ServingRig:
         suspects = self._suspects()
         demand = self._demand(placing, suspects)
         cold = self._cold_path(demand, suspects)
-        folder = ModelFolder(
-            ground.models_path,
-            self._model_store,
-            ground.parts.frontend,
-            self._keeper,
-            self._catalogue.files_refused,
-            host=socket.gethostname(),
-        )
+        folder = self._followed_folder()
         figures = InferenceFigures(ground.figures, self._tables, self._ledger)
         upstreams = OpenUpstreams(clock, http=self._http, grpc_factory=self._grpc)
         dispatcher = RequestDispatcher(
@@ -187,6 +180,16 @@ class ServingRig:
             stack.push_async_callback(upstreams.aclose)
             await stack.enter_async_context(background(*runners))
             yield serving, inference
+
+    def _followed_folder(self) -> ModelFolder:
+        return ModelFolder(
+            self._ground.models_path,
+            self._model_store,
+            self._ground.parts.frontend,
+            self._keeper,
+            self._catalogue.files_refused,
+            host=socket.gethostname(),
+        )
 
     def _cold_path(self, demand: Demand, suspects: Suspects) -> ColdPath:
         clock, is_removed = self._ground.parts.clock, self._ground.registry.is_removed

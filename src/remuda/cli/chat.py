@@ -15,7 +15,7 @@ import click
 from remuda.cli.commands import Amount, WholeNumber, client_command, connect, examples
 from remuda.cli.exits import Exit
 from remuda.cli.invocation import ClientOptions
-from remuda.cli.models import complete_models
+from remuda.cli.model_arguments import complete_models
 from remuda.cli.output import as_text, in_lines, one_line
 from remuda.core.errors import Invalid, NotFound, PeerFailed, RemudaError
 

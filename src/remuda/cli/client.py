@@ -120,7 +120,9 @@ class AdminClient:
         self, method: str, *path: str, body: object = None, query: Mapping[str, str] | None = None
     ) -> ApiAnswer:
         """The answer of a success; anything else is raised as the error that fits."""
-        answer = self.probe(method, *path, body=body, query=query)
+        return self.require_success(self.probe(method, *path, body=body, query=query))
+
+    def require_success(self, answer: ApiAnswer) -> ApiAnswer:
         if not 200 <= answer.status < 300:
             raise refusal_of(self._target, answer)
         return answer
@@ -131,10 +133,15 @@ class AdminClient:
             raise _is_worker(self._target)
 
     def probe(
-        self, method: str, *path: str, body: object = None, query: Mapping[str, str] | None = None
+        self,
+        method: str,
+        *path: str,
+        body: object = None,
+        query: Mapping[str, str] | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> ApiAnswer:
         """The answer whatever its status; FrontendUnreachable when there is none."""
-        with self._exchange(method, path, query or {}, body, {}, self._timeout_s) as reply:
+        with self._exchange(method, path, query or {}, body, headers or {}, self._timeout_s) as reply:
             return self._answer(reply, self._timeout_s)
 
     @contextmanager

@@ -16,6 +16,7 @@ from remuda.core.errors import Invalid
 from remuda.core.hints import pasted
 from remuda.core.os_errors import os_reason
 from remuda.host.folder import read_json
+from remuda.models.editing import changes_of, edit
 from remuda.models.gguf_file import describe_gguf, missing_bytes, open_gguf
 from remuda.models.memory import context_problem
 from remuda.models.reading import read_model, write_model
@@ -23,6 +24,7 @@ from remuda.wire.sizes import install_size
 
 _TEXT_BYTES_MAX = 1 << 20
 _END_BYTES = 1 << 20
+_FILES_MAX = 1000
 _NAME_ONE = "give the .yaml file of a model, or a .gguf file"
 _URL = re.compile(r"([a-z][a-z0-9+.-]+)://?.", re.IGNORECASE)
 
@@ -46,6 +48,12 @@ def model_text(file: Path, name: str | None, context: int | None, options: Clien
         return _from_gguf(file, name, context, _models_folder(options, os.environ, file.name))
     if context is not None:
         raise Invalid("--context is for GGUF files", hint="set context_size in the YAML")
+    text = yaml_text(file)
+    return text if name is None else edit(text, list(changes_of({"name": name})))
+
+
+def yaml_text(file: Path) -> str:
+    """Of a model's YAML file, which has been checked. Invalid, naming the file, for any other."""
     try:
         size = file.stat().st_size
         text = file.read_text() if size <= _TEXT_BYTES_MAX else ""
@@ -55,8 +63,21 @@ def model_text(file: Path, name: str | None, context: int | None, options: Clien
         raise Invalid(f"{file} is not a text file", hint=_NAME_ONE) from None
     if not text.strip():
         raise Invalid(f"{file} is {'empty' if not size else 'too large for a YAML file'}", hint=_NAME_ONE)
-    config = read_model(text, where=str(file))
-    return text if name is None else write_model(config.model_copy(update={"name": name}))
+    read_model(text, where=str(file))
+    return text
+
+
+def yaml_files(folder: Path) -> list[Path]:
+    """Those of models, in order. Invalid where there are none."""
+    try:
+        found = sorted(one for one in folder.iterdir() if one.suffix in (".yaml", ".yml") and one.is_file())
+    except OSError as error:
+        raise Invalid(f"{folder} cannot be read: {os_reason(error)}") from None
+    if not found:
+        raise Invalid(f"{folder} has no .yaml files", hint="give the folder that has the models' YAML files")
+    if len(found) > _FILES_MAX:
+        raise Invalid(f"{folder} has {len(found)} .yaml files, more than {_FILES_MAX}")
+    return found
 
 
 def _reason(error: OSError) -> str:

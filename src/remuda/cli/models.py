@@ -1,38 +1,23 @@
 """`remuda models`: what the fleet can serve, and what it serves now."""
 
-import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-from click.shell_completion import CompletionItem
 
 from remuda.cli.commands import ListByDefault, WholeNumber, client_command, connect, examples
 from remuda.cli.invocation import ClientOptions
-from remuda.cli.output import in_lines, one_line
-from remuda.core.errors import RemudaError
+from remuda.cli.model_arguments import complete_models, configured_models, model_argument, report_added
+from remuda.cli.model_edits import add_edit_commands
+from remuda.cli.output import one_line
 
 if TYPE_CHECKING:
     from remuda.cli.client import AdminClient
     from remuda.wire.operations import OpView
-    from remuda.wire.serving import ModelAdded, ModelItem, ModelLoaded
+    from remuda.wire.serving import ModelLoaded
 
 _LOADED_ALREADY = 200  # A load that was begun is 202.
 _ADD_S = 60.0
-
-
-def complete_models(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Configured models, where a frontend answers; none otherwise."""
-    given = ctx.params.get
-    try:
-        with connect(ClientOptions(given("url"), given("api_key"), given("ca"), given("data_dir"))) as client:
-            names = [model.name for model in _models(client)]
-    except RemudaError:
-        return []
-    return [CompletionItem(name) for name in names if name.startswith(incomplete)]
-
-
-model_argument = click.argument("name", metavar="MODEL", shell_complete=complete_models)
 
 
 @click.group(
@@ -118,14 +103,7 @@ def add_model(options: ClientOptions, file: str, name: str | None, context: int 
         return
     from remuda.wire.serving import ModelAdded
 
-    added = answer.read(ModelAdded)
-    click.echo(_added(added))
-    for key in added.unknown_keys:
-        if any(warning.startswith(f"{key} ") for warning in added.warnings):
-            continue  # Its warning says more.
-        click.echo(one_line(f"note: {key} is not supported and has no effect"), err=True)
-    for warning in added.warnings:
-        click.echo(one_line(f"warning: {warning}"), err=True)
+    report_added(answer.read(ModelAdded))
 
 
 @group.command("remove", epilog=examples("remuda models remove smollm2-135m-instruct"))
@@ -187,7 +165,9 @@ def unload_model(
     from remuda.cli.ops_wait import Waiting, wait_and_report
 
     with connect(options) as client:
-        names = [name] if name is not None else [one.name for one in _models(client) if not one.alias]
+        names = (
+            [name] if name is not None else [one.name for one in configured_models(client) if not one.alias]
+        )
         ops = [op for each in names for op in _unload(client, each, node)]
     if not ops and not options.as_json:
         click.echo(one_line("nothing was loaded" if name is None else f"{name}: it was not loaded"))
@@ -205,15 +185,4 @@ def _unload(client: "AdminClient", name: str, node: str) -> "tuple[OpView, ...]"
     return client.call("POST", "api", "models", name, "unload", body=body).read(ModelOps).operations
 
 
-def _added(added: "ModelAdded") -> str:
-    name = added.model.name
-    word = "already there, unchanged" if added.unchanged else "changed" if added.replaced else "added"
-    if added.model.problem:
-        return in_lines(f"{name}: {word}, but {added.model.problem}", added.model.problem_details)
-    return one_line(f"{name}: {word}; try it with: remuda chat {shlex.quote(name)}")
-
-
-def _models(client: "AdminClient") -> "tuple[ModelItem, ...]":
-    from remuda.wire.serving import ModelItems
-
-    return client.get("api", "models").read(ModelItems).models
+add_edit_commands(group)

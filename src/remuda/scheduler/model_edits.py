@@ -13,7 +13,7 @@ from pydantic import JsonValue
 from remuda.core.errors import Conflict, Invalid
 from remuda.core.hints import pasted
 from remuda.core.os_errors import os_reason
-from remuda.models.editing import Change, changes_of, edit
+from remuda.models.editing import assignment, changes_of, edit
 from remuda.models.reading import check_name, check_new_name, located, read_model
 from remuda.ops.model import Kind, UnloadCause, UnloadReason
 from remuda.ops.ports import Filter, OpStore, View
@@ -82,14 +82,13 @@ class ModelEdits:
         """Give it this text, if its own still has this ETag. Raises Stale when it does not."""
         return await self._change(name, lambda stored: text, etag)
 
-    async def patch(self, name: str, patch: Mapping[str, JsonValue], etag: str = ANY) -> AddedModel:
-        """Set keys and leave all others as they are, comments included."""
-        changes = list(changes_of(patch))
+    async def patch(
+        self, name: str, patch: Mapping[str, JsonValue], assigned: Sequence[str] = (), etag: str = ANY
+    ) -> AddedModel:
+        """Set keys and leave all others as they are, comments included. `assigned`: as `key.path=value`."""
+        changes = [*changes_of(patch), *map(assignment, assigned)]
         if not changes:
             raise Invalid("there is nothing to set")
-        return await self.set(name, changes, etag)
-
-    async def set(self, name: str, changes: Sequence[Change], etag: str = ANY) -> AddedModel:
         return await self._change(name, lambda stored: edit(stored.text, changes), etag)
 
     async def _change(self, name: str, edited: Callable[[StoredModel], str], etag: str) -> AddedModel:

@@ -105,6 +105,12 @@ class ModelText(Message):
     host: Annotated[str, OMIT_EMPTY] = ""  # The machine of that frontend.
 
 
+class ModelTexts(Message):
+    """What `remuda models export --json` prints."""
+
+    models: Many[ModelText] = ()
+
+
 class ModelReplace(Message):
     """Admin to frontend: have this YAML in place of the model's own."""
 
@@ -114,7 +120,8 @@ class ModelReplace(Message):
 class ModelPatch(Message):
     """Admin to frontend: set these keys of a model. Maps are merged, null removes a key."""
 
-    set: dict[str, JsonValue]
+    set: dict[str, JsonValue] = {}
+    assign: Annotated[Many[str], Field(max_length=50)] = ()  # The same as `parameters.temperature=0.6`.
 
 
 class ModelRename(Message):
@@ -150,6 +157,13 @@ class ModelAdded(Message):
     unchanged: Annotated[bool, OMIT_EMPTY] = False  # It was there already, just so.
     unknown_keys: Many[str] = ()
     warnings: Annotated[Many[str], OMIT_EMPTY] = ()
+
+
+class ModelsImported(Message):
+    """What `remuda models import --json` prints."""
+
+    models: Many[ModelAdded] = ()
+    failed: Many[UnusableModel] = ()
 
 
 class ModelUnloadBody(OptionalMessage):

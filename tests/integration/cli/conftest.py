@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -58,7 +59,12 @@ def _log_has_its_own_output() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def frontend(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveFrontend]:
     """Nobody is let in without approval."""
-    data_dir = tmp_path_factory.mktemp("frontend")
+    with frontend_in(tmp_path_factory.mktemp("frontend")) as live:
+        yield live
+
+
+@contextmanager
+def frontend_in(data_dir: Path) -> Iterator[LiveFrontend]:
     settings = FrontendSettings(data_dir=data_dir, port=0)
     with start_blocking_portal("asyncio") as portal:
         policy = AdmissionPolicy(auto_approve=False)

@@ -17,6 +17,7 @@ from remuda.cli.client import AdminClient, ApiAnswer
 from remuda.cli.exits import Exit
 from remuda.cli.invocation import ClientOptions
 from remuda.cli.main import root
+from remuda.cli.model_arguments import added_line
 from remuda.cli.model_files import model_text
 from remuda.cli.model_tables import model_table, replica_table, size
 from remuda.cli.target import Target
@@ -248,8 +249,8 @@ def test_loading_what_is_loaded_already_is_no_error(monkeypatch: pytest.MonkeyPa
 def test_model_that_was_there_just_so_is_not_called_changed() -> None:
     same = ModelAdded(model=ModelItem(name="qwen"), replaced=True, unchanged=True)
 
-    assert models._added(same) == "qwen: already there, unchanged; try it with: remuda chat qwen"
-    assert models._added(same.model_copy(update={"unchanged": False})).startswith("qwen: changed;")
+    assert added_line(same) == "qwen: already there, unchanged; try it with: remuda chat qwen"
+    assert added_line(same.model_copy(update={"unchanged": False})).startswith("qwen: changed;")
 
 
 def test_models_that_failed_are_listed_as_such_with_the_reason() -> None:

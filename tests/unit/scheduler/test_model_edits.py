@@ -77,10 +77,10 @@ async def test_text_that_is_the_same_changes_nothing(edited: Edited) -> None:
 async def test_keys_are_set_and_everything_else_stays(edited: Edited) -> None:
     await edited.edits.patch("own", {"context_size": 512, "parameters": {"seed": 1}})
     assert await edited.text() == TEXT + "context_size: 512\nparameters:\n  seed: 1\n"
-    await edited.edits.patch("own", {"context_size": None})
+    await edited.edits.patch("own", {}, ["context_size=null"])
     assert await edited.text() == TEXT + "parameters:\n  seed: 1\n"
     with pytest.raises(Stale):
-        await edited.edits.patch("own", {"f16": True}, "another")
+        await edited.edits.patch("own", {"f16": True}, etag="another")
     with pytest.raises(Invalid, match="nothing to set"):
         await edited.edits.patch("own", {})
 

@@ -62,7 +62,7 @@ async def patch_config(model: ModelPath, request: Request, svc: Svc, if_match: I
     """Set some of its keys, and leave every other byte as it is. Maps are merged, null removes a key."""
     body = await read_known(request, ModelPatch)
     try:
-        added = await svc.serving.edits.patch(model, body.set, _etag(if_match))
+        added = await svc.serving.edits.patch(model, body.set, body.assign, _etag(if_match))
     except Stale as error:
         return _both(error, "")
     return await _added(added, svc)

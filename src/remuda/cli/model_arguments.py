@@ -1,0 +1,55 @@
+"""What several commands for models share: how a model is named, and what is said of one that was changed."""
+
+import shlex
+from typing import TYPE_CHECKING
+
+import click
+from click.shell_completion import CompletionItem
+
+from remuda.cli.commands import connect
+from remuda.cli.invocation import ClientOptions
+from remuda.cli.output import in_lines, one_line
+from remuda.core.errors import RemudaError
+
+if TYPE_CHECKING:
+    from remuda.cli.client import AdminClient
+    from remuda.wire.serving import ModelAdded, ModelItem
+
+
+def complete_models(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Configured models, where a frontend answers; none otherwise."""
+    given = ctx.params.get
+    try:
+        with connect(ClientOptions(given("url"), given("api_key"), given("ca"), given("data_dir"))) as client:
+            names = [model.name for model in configured_models(client)]
+    except RemudaError:
+        return []
+    return [CompletionItem(name) for name in names if name.startswith(incomplete)]
+
+
+model_argument = click.argument("name", metavar="MODEL", shell_complete=complete_models)
+
+
+def report_added(added: "ModelAdded") -> None:
+    """How the frontend has understood the model, and what to know about it."""
+    click.echo(added_line(added))
+    for key in added.unknown_keys:
+        if any(warning.startswith(f"{key} ") for warning in added.warnings):
+            continue  # Its warning says more.
+        click.echo(one_line(f"note: {key} is not supported and has no effect"), err=True)
+    for warning in added.warnings:
+        click.echo(one_line(f"warning: {warning}"), err=True)
+
+
+def added_line(added: "ModelAdded") -> str:
+    name = added.model.name
+    word = "already there, unchanged" if added.unchanged else "changed" if added.replaced else "added"
+    if added.model.problem:
+        return in_lines(f"{name}: {word}, but {added.model.problem}", added.model.problem_details)
+    return one_line(f"{name}: {word}; try it with: remuda chat {shlex.quote(name)}")
+
+
+def configured_models(client: "AdminClient") -> "tuple[ModelItem, ...]":
+    from remuda.wire.serving import ModelItems
+
+    return client.get("api", "models").read(ModelItems).models
