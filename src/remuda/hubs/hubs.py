@@ -20,10 +20,12 @@ from remuda.hubs.hugging_face import HuggingFace
 from remuda.hubs.index_settings import configured_indexes
 from remuda.hubs.local_files import LocalSupplier, list_files
 from remuda.hubs.model import AskRoom, Offer, RemoteFile, Resolved, Supplier
+from remuda.hubs.object_storage import ObjectStorage
 from remuda.hubs.package_index import PackageIndexes, WheelSupplier
 from remuda.hubs.plain_http import HttpSupplier, file_name
 from remuda.hubs.registries import OLLAMA_HOST, ModelRegistries, registry_supplier
 from remuda.models.source_refs import (
+    BucketObject,
     GithubFile,
     HubModel,
     LocalPath,
@@ -70,6 +72,7 @@ class Hubs:
         self._access = access
         self._indexes = PackageIndexes(client, lambda: configured_indexes(access.env))
         self._github = Github(client, access.github_raw, access.github_media)
+        self._storage = ObjectStorage(client, access.env)
         self._registries = ModelRegistries(client, access.ollama_host)
         self._hugging_face = HuggingFace(client, HubSettings(access.env), self._authorization)
 
@@ -93,8 +96,8 @@ class Hubs:
                 return await self._registries.resolve_oci(source)
             case GithubFile():
                 return await self._github.resolve(source)
-            case _:
-                raise Invalid(f"models cannot be installed from {source} yet")
+            case BucketObject():
+                return await self._storage.resolve(source, await self._access.credentials.read())
 
     async def fetch(self, file: RemoteFile, blobs: BlobStore, on_bytes: OnBytes) -> str:
         """Have the file in the store, and return its digest. What an earlier try left is continued.
@@ -173,6 +176,8 @@ class Hubs:
                 return await self._hugging_face.supplier(self._hugging_face.url(source))
             case LocalPath(path):
                 return LocalSupplier(Path(path))
+            case BucketObject() as source:
+                return await self._storage.supplier(source, await self._access.credentials.read())
             case WheelFile() as source:
                 return WheelSupplier(self._client, self._indexes, source)
             case other:
