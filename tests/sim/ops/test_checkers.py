@@ -111,7 +111,7 @@ BREAKS = {
         "remuda.ops.steps._next_stage", say_that_it_went_back, "went_back_to_the_version_before", first_seed=4
     ),
     "what is lost is waited for": Break(
-        "remuda.ops.steps._keep_waiting", wait_for_ever, "everything_ends", first_seed=38
+        "remuda.ops.steps._keep_waiting", wait_for_ever, "everything_ends", first_seed=9
     ),
     "nobody is asked what they have": Break(
         "remuda.ops.inventories.Inventories.want",
