@@ -228,7 +228,7 @@ class _Build:
         """Before any reader finds it there: what it ran when an earlier process was killed is gone."""
         if self.starts_worker:
             why = "remuda up was just started; its worker has not registered yet"
-            await registry.own_worker_ended(why, starts=True)
+            await registry.own_worker_starts(why)
 
     async def _open_work(self, ground: Ground) -> tuple[Ops, Serving, Inference]:
         """Operations first: they end last, for serving still needs them when it ends."""

@@ -202,19 +202,24 @@ class Registry:
                 Note("departed"),
             )
 
-    async def own_worker_ended(self, why: str, *, starts: bool = False) -> None:
-        """The worker that this process starts does not run now; with `starts` it is about to. Its node is
-        recognised by its secret."""
-        change = admission.worker_starts if starts else admission.worker_ended
-        for node in (await self._store.fleet()).nodes:
-            if node.secret_hash and node.secret_hash in self._policy.own_secrets:
-                boot = node.boot_id
-                await self._store.amend(
-                    node.id,
-                    partial(change, boot_id=boot, why=why),
-                    None if starts else Note("worker_ended", why),
-                )
-                log.info("own_worker_ended", node=node.name, id=node.id, reason=why)
+    async def own_worker_starts(self, why: str) -> None:
+        """The worker that this process is about to start does not run yet."""
+        for node in await self._own_nodes():
+            await self._store.amend(node.id, partial(admission.worker_starts, boot_id=node.boot_id, why=why))
+            log.info("own_worker_starts", node=node.name, id=node.id)
+
+    async def own_worker_ended(self, why: str) -> None:
+        """The worker that this process starts does not run now."""
+        for node in await self._own_nodes():
+            ended = partial(admission.worker_ended, boot_id=node.boot_id, why=why)
+            await self._store.amend(node.id, ended, Note("worker_ended", why))
+            log.info("own_worker_ended", node=node.name, id=node.id, reason=why)
+
+    async def _own_nodes(self) -> list[Node]:
+        """Recognised by their secrets."""
+        own = self._policy.own_secrets
+        nodes = (await self._store.fleet()).nodes
+        return [node for node in nodes if node.secret_hash and node.secret_hash in own]
 
     async def identify(self, node_id: NodeId, caller: Caller) -> None:
         """NotFound for an unknown node, Unauthorized where the caller is not that node."""

@@ -10,7 +10,7 @@ from typing import Final
 from pydantic import JsonValue
 
 from remuda.core.errors import Misconfigured
-from remuda.models.template_words import Action, Word, refuse, take_apart
+from remuda.models.template_lexer import Action, Word, refuse, take_apart
 
 TEMPLATE_CHARS_MAX: Final = 256 << 10
 OUTPUT_CHARS_MAX: Final = 64 << 20
