@@ -47,6 +47,7 @@ from remuda.host.folder import DataFolder, write_json
 from remuda.oci.auth import Keychain, docker_config_files
 from remuda.oci.client import open_client
 from remuda.oci.model import platform_of
+from remuda.s3.client import S3Account, S3Storage
 from remuda.worker.addresses import AddressSettings, backends_bind
 from remuda.worker.backend_runtime import BackendRuntime, RuntimeSettings
 from remuda.worker.depot.depot import Depot
@@ -104,9 +105,23 @@ async def open_backend_runtimes(
                 deliver=site.deliver,
                 clock=clock,
                 entropy=entropy,
+                storage=storage_of(settings),
             )
 
         yield make_room
+
+
+def storage_of(settings: WorkerSettings) -> S3Storage | None:
+    if not settings.storage_url:
+        return None
+    account = S3Account(
+        settings.storage_url,
+        settings.storage_bucket,
+        settings.storage_region,
+        settings.storage_access_key,
+        settings.storage_secret_key,
+    )
+    return S3Storage(account)
 
 
 def room_settings(

@@ -25,6 +25,7 @@ from remuda.worker.addresses import Advertised
 from remuda.worker.commands.dispatch import Commands
 from remuda.worker.depot.depot import Depot, collect
 from remuda.worker.enrolment import OpeningTokens
+from remuda.worker.files.objects import SharedStorage
 from remuda.worker.files.service import FileService
 from remuda.worker.http.app import TokenGuard, application
 from remuda.worker.http.backend_proxy import open_door
@@ -77,6 +78,7 @@ class BackendRuntime:
         deliver: Callable[[], Awaitable[None]],
         clock: Clock,
         entropy: Entropy,
+        storage: SharedStorage | None = None,
     ) -> None:
         self._settings = settings
         self._depot = depot
@@ -96,7 +98,7 @@ class BackendRuntime:
         )
         environ = scrubbed(settings.environ, settings.secrets, settings.backend_env)
         starting = Starting(environ, settings.tokens, settings.bind, settings.timeouts.start)
-        self._files = FileService(settings.models, clock=clock, entropy=entropy)
+        self._files = FileService(settings.models, clock=clock, entropy=entropy, storage=storage)
         self._commands = Commands(
             depot,
             self._supervisor,
@@ -108,6 +110,7 @@ class BackendRuntime:
             models=settings.models,
             changed=changed,
             deliver=deliver,
+            more=self._files.commands,
         )
 
     def handlers(self, node: NodeId, publish: Publish) -> Mapping[str, Hear]:

@@ -181,6 +181,11 @@ FRONTEND: dict[str, Entry] = {
     "answer_silence": Wired(timedelta(seconds=22), "GrpcTimeouts.silence_s", 22.0),
     "answer_limit": Wired(timedelta(seconds=23), "GrpcTimeouts.whole_s", 23.0),
     "request_bytes_max": Wired(24_000, "Inference.body_bytes_max"),
+    "storage_url": Inert("a frontend does not use object storage yet"),
+    "storage_bucket": Inert("the same"),
+    "storage_region": Inert("the same"),
+    "storage_access_key": Inert("the same"),
+    "storage_secret_key": Inert("the same"),
     "shutdown_grace": Wired(timedelta(seconds=25), "Running._grace_s", 25.0),
 }
 EXTERNAL_BUS: dict[str, Entry] = {
@@ -232,6 +237,11 @@ WORKER: dict[str, Entry] = {
     "backend_env": Wired(("HF_TOKEN",), "RuntimeSettings.backend_env"),
     "grpc_max_port": Wired(65_000, "Ports.last"),
     "require_backend_integrity": Wired(True, "Depot._require_integrity"),
+    "storage_url": Wired("http://s3.test", "S3Account.url"),
+    "storage_bucket": Wired("of-the-test", "S3Account.bucket"),
+    "storage_region": Wired("attic", "S3Account.region"),
+    "storage_access_key": Wired("an-access-key", "S3Account.access_key"),
+    "storage_secret_key": Wired("a-secret-key", "S3Account.secret_key"),
 }
 ALL: dict[str, tuple[type[Settings], dict[str, Entry]]] = {
     "frontend": (FrontendSettings, {**FRONTENDS_BUS, **FRONTEND}),

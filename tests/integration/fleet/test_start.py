@@ -65,7 +65,7 @@ def test_two_started_at_one_moment_run_side_by_side(place: Ranch) -> None:
 
 def test_a_person_at_a_terminal_sees_lines_and_no_json(tmp_path: Path) -> None:
     """Of its own worker too, which writes to a pipe."""
-    warned = {"REMUDA_STORAGE_REGION": "eu", "REMUDA_PORT": "0"}
+    warned = {"REMUDA_PREFETCH_MODELS": "a-model", "REMUDA_PORT": "0"}
 
     seen = until(tmp_path, ["up"], "is up.", **warned)
 

@@ -84,8 +84,8 @@ def test_no_two_settings_share_a_name(model: type[CommonSettings]) -> None:
 def test_settings_with_no_effect_say_so() -> None:
     silent = {item.field for item in described(UpSettings) if item.setting.no_effect_yet}
 
-    assert {"storage_url", "galleries", "file_transfer_retries"} <= silent
-    assert not {"port", "heartbeat_interval", "registration_token"} & silent
+    assert {"prefetch_models", "file_transfer_retries"} <= silent
+    assert not {"port", "heartbeat_interval", "registration_token", "storage_url"} & silent
 
 
 def test_an_unknown_key_in_the_file_is_refused_with_the_nearest(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
@@ -107,6 +108,15 @@ def or_usual(usual: timedelta) -> AfterValidator:
 Budget = Annotated[str, AfterValidator(_budget)]
 Duration = Annotated[timedelta, BeforeValidator(_duration)]
 
+
+def _storage_url(value: str) -> str:
+    parts = urlsplit(value)
+    if value and (parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc):
+        raise ValueError("it is not an http(s) URL without a login")
+    return value.rstrip("/")
+
+
+StorageUrl = Annotated[str, AfterValidator(_storage_url)]
 HostPort = Annotated[str, AfterValidator(_host_port)]
 FrontendUrl = Annotated[str, AfterValidator(base_url)]
 File = Annotated[Path, BeforeValidator(_path)]
@@ -123,6 +133,7 @@ VARIABLES = "NAME,NAME or NAME_*"
 PORT = "a port from 0 to 65535"
 NODE_NAME = f"up to {NAME_BYTES_MAX} bytes of text"
 HOST_PORT = "HOST:PORT"
+STORAGE_URL = "http(s)://HOST[:PORT]"
 JSON = "a JSON list"
 BUDGET = BUDGET_ACCEPTED
 # What will use a setting that is accepted but has no effect yet.

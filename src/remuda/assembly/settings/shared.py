@@ -6,7 +6,7 @@ from platformdirs import user_data_path
 from pydantic import Field, SecretStr, model_validator
 
 from remuda.assembly.settings import forms
-from remuda.assembly.settings.forms import File
+from remuda.assembly.settings.forms import File, StorageUrl
 from remuda.core.errors import Misconfigured
 from remuda.core.settings import Setting, Settings
 
@@ -87,45 +87,43 @@ class CommonSettings(Settings):
         ),
     ] = False
     storage_url: Annotated[
-        str,
+        StorageUrl,
         Setting(
-            "S3 endpoint for model files.",
+            "S3 endpoint through which a worker gets and gives files. Frontends do not use it yet.",
+            forms.STORAGE_URL,
             aliases=("LOCALAI_STORAGE_URL",),
             hidden=True,
-            no_effect_yet=forms.STORAGE,
         ),
     ] = ""
     storage_bucket: Annotated[
-        str,
-        Setting("S3 bucket.", aliases=("LOCALAI_STORAGE_BUCKET",), hidden=True, no_effect_yet=forms.STORAGE),
-    ] = ""
+        str, Setting("Its bucket.", aliases=("LOCALAI_STORAGE_BUCKET",), hidden=True)
+    ] = "localai"
     storage_region: Annotated[
-        str,
-        Setting("S3 region.", aliases=("LOCALAI_STORAGE_REGION",), hidden=True, no_effect_yet=forms.STORAGE),
+        str, Setting("Its region.", aliases=("LOCALAI_STORAGE_REGION",), hidden=True)
     ] = "us-east-1"
     storage_access_key: Annotated[
         SecretStr | None,
         Setting(
-            "S3 access key.",
+            "Access key for it; without one requests are not signed.",
             aliases=("LOCALAI_STORAGE_ACCESS_KEY",),
             hidden=True,
-            no_effect_yet=forms.STORAGE,
         ),
     ] = None
     storage_secret_key: Annotated[
         SecretStr | None,
-        Setting(
-            "S3 secret key.",
-            aliases=("LOCALAI_STORAGE_SECRET_KEY",),
-            hidden=True,
-            no_effect_yet=forms.STORAGE,
-        ),
+        Setting("Secret key for it.", aliases=("LOCALAI_STORAGE_SECRET_KEY",), hidden=True),
     ] = None
 
     @model_validator(mode="after")
     def _nats_certificate_is_whole(self) -> Self:
         if (self.nats_tls_cert is None) != (self.nats_tls_key is None):
             raise ValueError("nats-tls-cert and nats-tls-key go together; set both or neither")
+        return self
+
+    @model_validator(mode="after")
+    def _storage_keys_are_whole(self) -> Self:
+        if (self.storage_access_key is None) != (self.storage_secret_key is None):
+            raise ValueError("storage-access-key and storage-secret-key go together; set both or neither")
         return self
 
 

@@ -205,7 +205,9 @@ class Commands:
         models: Path,
         changed: Callable[[], None],
         deliver: Callable[[], Awaitable[None]],
+        more: Sequence[Answering] = (),
     ) -> None:
+        """`more` are commands that are not about backends."""
         orders = RequestResolver(galleries, open_galleries, machine)
         addresses = ReplicaAddresses(reached_at)
         self._outlet = Outlet()
@@ -245,6 +247,7 @@ class Commands:
                 Command(
                     subjects.model_delete, ModelDelete, files.delete, ModelDeleteReply, "invalid request"
                 ),
+                *more,
             )
         )
 

@@ -25,6 +25,9 @@ LISTED_FILES_MAX: Final = 20_000
 TEMPORARY_FILES_MAX: Final = 10_000
 EPHEMERAL_BYTES_MAX: Final = 32 << 30  # Inputs of requests, all together.
 
+OBJECTS_AT_ONCE_MAX: Final = 8  # Brought from object storage or sent there.
+OBJECT_READINGS_MAX: Final = 3  # Of one that is replaced while it is read.
+
 SWEEP_EVERY_S: Final = 900.0
 SWEPT_ENTRIES_MAX: Final = 200_000  # Looked at in one go.
 PARTIAL_STALE_S: Final = 24 * 3600.0  # Untouched for so long: longer than any load waits for its files.

@@ -83,7 +83,8 @@ class PartialFile:
         return self._hashes.read(self._descriptor) if self._hash is None else self._hash.hexdigest()
 
     def publish(self, digest: str) -> None:
-        """Take the place of the file, also after a power cut. Size and hash were checked."""
+        """Take the place of the file, also after a power cut. What can be checked was; an empty digest: it
+        has no known hash."""
         with disk_trouble_explained(self._what, self._where, self._total):
             os.fsync(self._descriptor)
             try:
@@ -92,8 +93,9 @@ class PartialFile:
                 raise Invalid("is a directory") from None
             remove_target(self._folder, self._name)  # First: with it the file would count as a partial one.
             remove_partials(self._folder, self._name)
-            self._hashes.remember(os.fstat(self._descriptor), digest)
-            keep_hash(self._folder, self._name, digest)
+            if digest:
+                self._hashes.remember(os.fstat(self._descriptor), digest)
+                keep_hash(self._folder, self._name, digest)
             os.fsync(self._folder)
         self._hash = None
 

@@ -109,6 +109,13 @@ def remove_partials(folder: int, name: str) -> None:
     remove_target(folder, name)
 
 
+def remove_other_partials(folder: int, name: str, kept: str) -> None:
+    for entry in os.listdir(folder):
+        if entry != kept and target_of(entry, name) is not None:
+            with suppress(FileNotFoundError):
+                os.unlink(entry, dir_fd=folder)
+
+
 def _read(folder: int, sidecar: str) -> tuple[str, os.stat_result] | None:
     """None: it is not there, or does not hold a hash."""
     try:

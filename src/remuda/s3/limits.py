@@ -1,0 +1,17 @@
+"""Bounds of object storage, named with their units."""
+
+from datetime import timedelta
+from typing import Final
+
+from remuda.core.retry import Backoff
+
+PART_BYTES: Final = 16 << 20  # Asked for in one request.
+SENT_PART_BYTES: Final = 16 << 20
+PARTS_AT_ONCE_MAX: Final = 4
+PART: Final = timedelta(minutes=2)  # Patience with one part.
+CONNECT: Final = timedelta(seconds=10)
+RETRY: Final = timedelta(seconds=30)  # The library's own, of one request.
+RETRIES_MAX: Final = 3
+ATTEMPTS_MAX: Final = 4  # At one part that broke off.
+BACKOFF: Final = Backoff(first=timedelta(seconds=1), most=timedelta(seconds=10))
+ERROR_CHARS_MAX: Final = 300

@@ -1,0 +1,241 @@
+"""Files of a whole worker: through a real S3 server, and uploads that survive its being killed."""
+
+import hashlib
+import json
+import os
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import anyio
+import nats as nats_client
+import pytest
+from anyio.to_thread import run_sync
+from nats.aio.client import Client
+from pydantic import SecretStr
+
+from remuda.core.clock import SystemClock
+from remuda.core.errors import NotFound
+from remuda.s3 import limits
+from remuda.s3.client import ObjectChanged, ObjectFacts, S3Account, S3Storage, StorageFailed, StorageRefused
+from tests.peers.localai_file_client import LocalAiFileClient
+from tests.peers.localai_frontend import LocalAiFrontend
+from tests.support.nats_servers import PlainServer, plain_server
+from tests.support.object_store import ACCESS_KEY, SECRET_KEY, ObjectStore, object_store
+from tests.support.processes import TOKEN, Ranch, Worker
+from tests.support.raw_http import RawClient, raw_client
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.anyio
+
+NAME = "gpu-1"
+BUCKET = "localai"
+CONTENT = os.urandom(6 << 20)
+SHA = hashlib.sha256(CONTENT).hexdigest()
+KEY = "models/qwen/weights.bin"
+
+
+@pytest.fixture(scope="module")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectStore]:
+    with object_store(tmp_path_factory.mktemp("s3")) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def ranch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranch]:
+    ranch = Ranch(tmp_path_factory.mktemp("ranch"))
+    yield ranch
+    ranch.clear()
+
+
+@pytest.fixture(scope="module")
+async def nats(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[PlainServer]:
+    async with plain_server(tmp_path_factory.mktemp("nats")) as server:
+        yield server
+
+
+@dataclass
+class StoredWorker:
+    """A worker process of a LocalAI frontend, with object storage."""
+
+    ranch: Ranch
+    frontend: LocalAiFrontend
+    bus: Client
+    s3: ObjectStore
+    nats_url: str
+    process: Worker
+
+    @classmethod
+    async def started(
+        cls, ranch: Ranch, frontend: LocalAiFrontend, bus: Client, s3: ObjectStore
+    ) -> "StoredWorker":
+        url = str(bus.connected_url.geturl()) if bus.connected_url else ""
+        worker = cls(ranch, frontend, bus, s3, url, cls._begin(ranch, frontend, s3, url))
+        await run_sync(worker.process.wait_for, "ready")
+        return worker
+
+    @staticmethod
+    def _begin(ranch: Ranch, frontend: LocalAiFrontend, s3: ObjectStore, nats_url: str) -> Worker:
+        return ranch.worker(
+            NAME,
+            LOCALAI_REGISTER_TO=frontend.url,
+            LOCALAI_NATS_URL=nats_url,
+            LOCALAI_NODE_NAME=NAME,
+            LOCALAI_STORAGE_URL=s3.endpoint,
+            LOCALAI_STORAGE_BUCKET=BUCKET,
+            LOCALAI_STORAGE_ACCESS_KEY=ACCESS_KEY,
+            LOCALAI_STORAGE_SECRET_KEY=SECRET_KEY,
+        )
+
+    @property
+    def root(self) -> Path:
+        return self.ranch.folder / NAME
+
+    @property
+    def client(self) -> LocalAiFileClient:
+        address = str(self.frontend.node(NAME).registrations[-1]["http_address"])
+        return LocalAiFileClient(address, TOKEN)
+
+    async def kill_and_restart(self) -> None:
+        self.process.kill()
+        self.process = self._begin(self.ranch, self.frontend, self.s3, self.nats_url)
+        await run_sync(self.process.wait_for, "ready")
+
+    async def ask(self, verb: str, **fields: object) -> dict[str, Any]:
+        subject = f"nodes.{self.frontend.node(NAME).id}.files.{verb}"
+        reply = await self.bus.request(subject, json.dumps(fields).encode(), timeout=20)
+        answer = json.loads(reply.data)
+        assert isinstance(answer, dict)
+        return answer
+
+
+@pytest.fixture(scope="module")
+async def worker(ranch: Ranch, s3: ObjectStore, nats: PlainServer) -> AsyncIterator[StoredWorker]:
+    async with LocalAiFrontend(token=TOKEN) as frontend:
+        bus = await nats_client.connect(nats.url)
+        yield await StoredWorker.started(ranch, frontend, bus, s3)
+        await bus.close()
+
+
+def storage(s3: ObjectStore, *, secret: str | None = None, bucket: str | None = None) -> S3Storage:
+    keys = SecretStr(ACCESS_KEY), SecretStr(secret or SECRET_KEY)
+    return S3Storage(S3Account(s3.endpoint, bucket or BUCKET, "us-east-1", *keys))
+
+
+async def whole(store: S3Storage, key: str, start: int = 0, facts: ObjectFacts | None = None) -> bytes:
+    received: list[bytes] = []
+
+    async def give(data: bytes) -> None:
+        received.append(data)
+
+    await store.read(key, facts or await store.facts(key), start, give)
+    return b"".join(received)
+
+
+async def test_objects_are_read_in_parts_and_in_order(
+    s3: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "PART_BYTES", 300_000)
+    store, content = storage(s3), CONTENT[:2_000_001]
+    await store.write("models/parts", BytesIO(content), SystemClock().now())
+
+    assert await whole(store, "models/parts") == content
+    assert await whole(store, "models/parts", 1_500_000) == content[1_500_000:]
+    assert await whole(store, "models/parts", len(content)) == b""
+    with pytest.raises(ObjectChanged):
+        await whole(store, "models/parts", facts=ObjectFacts(len(content), '"another"'))
+
+
+async def test_wrong_keys_are_refused(s3: ObjectStore) -> None:
+    await storage(s3).write("models/locked", BytesIO(b"x"), SystemClock().now())
+    wrong = storage(s3, secret="wrong")
+
+    with pytest.raises(StorageRefused, match="access denied"):
+        await wrong.facts("models/locked")
+    with pytest.raises(StorageRefused):
+        await wrong.write("models/locked", BytesIO(b"y"), SystemClock().now())
+    with pytest.raises(StorageRefused):
+        await whole(wrong, "models/locked", facts=ObjectFacts(1, ""))
+    unsigned = S3Storage(S3Account(s3.endpoint, BUCKET))
+    with pytest.raises(StorageRefused):
+        await unsigned.facts("models/locked")
+    with pytest.raises(NotFound):
+        await storage(s3).facts("models/none")
+    assert await whole(storage(s3), "models/locked") == b"x"
+
+
+async def test_storage_that_does_not_answer_is_told(s3: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "RETRIES_MAX", 0)
+    gone = S3Storage(S3Account("http://127.0.0.1:9", BUCKET))
+
+    with pytest.raises(StorageFailed, match=r"object x in bucket localai at http://127\.0\.0\.1:9: "):
+        await gone.facts("x")
+
+
+async def test_files_go_through_object_storage(worker: StoredWorker, s3: ObjectStore) -> None:
+    """Rows A121, A156 to A159."""
+    store = storage(s3)
+    await store.write(KEY, BytesIO(CONTENT), SystemClock().now())
+
+    brought = await worker.ask("ensure", key=KEY)
+    assert brought == {"local_path": str(worker.root / "cache" / KEY)}
+    assert (worker.root / "cache" / KEY).read_bytes() == CONTENT
+    assert await worker.ask("listdir", key_prefix="models-of-nobody/") == {"error": "not found"}
+
+    allocated = await worker.ask("temp")
+    output = worker.root / "cache/staging-tmp" / Path(allocated["local_path"]).name
+    output.write_bytes(b"an answer")
+    staged = await worker.ask("stage", local_path=allocated["local_path"], key="ephemeral/fetch/1/out.wav")
+    assert staged == {"key": "ephemeral/fetch/1/out.wav"}
+    assert await whole(store, "ephemeral/fetch/1/out.wav") == b"an answer"
+
+    missing = await worker.ask("ensure", key="models/none")
+    assert missing["error"].startswith("not found: object models/none in bucket localai")
+
+
+@pytest.mark.parametrize("cut", [1 << 20, len(CONTENT)])
+async def test_an_upload_goes_on_after_the_worker_was_killed(
+    worker: StoredWorker, tmp_path: Path, cut: int
+) -> None:
+    """In the middle, and when all bytes but the last were sent."""
+    key, file = f"models/killed/{cut}.bin", tmp_path / "file"
+    file.write_bytes(CONTENT)
+    place = worker.root / "models/killed" / f"{cut}.bin"
+    sent = min(cut, len(CONTENT) - 1)
+    port = int(worker.client.address.rpartition(":")[2])
+    async with raw_client(port) as raw:
+        await begin_upload(raw, key, sent)
+        await wait_until(lambda: arrived(place) >= sent - (2 << 20) and arrived(place) > 0)
+        await worker.kill_and_restart()
+
+    assert not place.exists()
+    there = await run_sync(worker.client.head, key)
+    kept = int(there.headers["x-file-size"])
+    assert there.headers["x-target-sha256"] == SHA
+    assert 0 < kept <= sent
+    client = worker.client
+    assert await run_sync(lambda: client.stage(file, key)) == str(place)
+
+    assert client.log[-1] == ("PUT", 200)
+    assert place.read_bytes() == CONTENT
+    assert sent + len(CONTENT) - kept < 1.15 * len(CONTENT) + (3 << 20), "little is sent twice"
+    assert {path.name for path in place.parent.iterdir()} >= {place.name, f"{place.name}.sha256"}
+    assert [path for path in place.parent.iterdir() if path.name.startswith(".")] == []
+
+
+async def begin_upload(raw: RawClient, key: str, sent: int) -> None:
+    head = (
+        f"PUT /v1/files/{key} HTTP/1.1\r\nHost: w\r\nAuthorization: Bearer {TOKEN}\r\n"
+        f"Content-Range: bytes 0-{len(CONTENT) - 1}/{len(CONTENT)}\r\nX-Content-SHA256: {SHA}\r\n"
+        f"Content-Length: {len(CONTENT)}\r\n\r\n"
+    )
+    with anyio.fail_after(20):
+        await raw.send(head.encode() + CONTENT[:sent])
+
+
+def arrived(place: Path) -> int:
+    """Bytes of a partial upload that are on the disk."""
+    partial = [path for path in place.parent.glob(".upload-*") if SHA in path.name]
+    return partial[0].stat().st_size if partial else 0
