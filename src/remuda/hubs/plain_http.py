@@ -7,7 +7,7 @@ from pathlib import PurePosixPath
 from pydantic import SecretStr
 from yarl import URL
 
-from remuda.core.errors import Invalid
+from remuda.core.errors import Forbidden, Invalid, Unauthorized
 from remuda.hubs.model import Offer
 from remuda.models.files import path_fault
 from remuda.oci.blobs import BlobStore, OnBytes
@@ -65,7 +65,18 @@ class HttpSupplier:
             checked=checked,
             authorization=self._authorization,
             check=self._refuse_page,
-            explain=self._explain,
+            explain=self._explain or self._explain_refusal,
+        )
+
+    async def _explain_refusal(self, answer: Response) -> None:
+        if answer.status not in (401, 403) or answer.url.origin() != self._url.origin():
+            return
+        used = "with the credentials that are used" if self._authorization else "without credentials"
+        refusal = Unauthorized if answer.status == 401 else Forbidden
+        raise refusal(
+            f"{self.name} may not be read {used}",
+            hint=f"put a token, or user name and password, for {self._url.authority} into the credentials "
+            "file",
         )
 
     def _refuse_page(self, answer: Response) -> None:

@@ -140,7 +140,7 @@ def is_loopback(host: str) -> bool:
 
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _USER_AGENT = "remuda"
-_HINT = "a registry sent us there; if that is meant, add {} to insecure-registries"
+_HINT = "a server sent us there; if that is meant, add {} to insecure-registries"
 
 
 class Response:

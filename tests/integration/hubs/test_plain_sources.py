@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from remuda.core.errors import Invalid, Misconfigured, NotFound
+from remuda.core.errors import Invalid, Misconfigured, NotFound, Unauthorized
 from remuda.hubs.hubs import Hubs
 from remuda.hubs.model import RemoteFile
 from remuda.oci.blobs import BlobStore
@@ -122,7 +122,7 @@ async def test_credentials_go_to_their_own_host_and_not_where_it_redirects(
         assert await fetched(hubs, f"{hub.url}/private/x.gguf", store) == {"x.gguf": CONTENT}
         assert all("Authorization" not in request.headers for request in storage.requests)
         before = len(hub.requests)
-        with pytest.raises(Exception, match="may not be read with the credentials used"):
+        with pytest.raises(Unauthorized, match=r"may not be read without credentials.*credentials file"):
             await resolved(hubs, f"{hub.url}/privateer/x.gguf")
         assert all("Authorization" not in request.headers for request in hub.requests[before:])
 
