@@ -17,7 +17,7 @@ from remuda.core.hints import pasted
 from remuda.core.os_errors import os_reason
 from remuda.host.folder import read_json
 from remuda.models.editing import changes_of, edit
-from remuda.models.gguf_file import describe_gguf, missing_bytes, open_gguf
+from remuda.models.gguf_file import describe_gguf, find_projector, missing_bytes, open_gguf
 from remuda.models.memory import context_problem
 from remuda.models.reading import read_model, write_model
 from remuda.wire.sizes import install_size
@@ -140,9 +140,12 @@ def _from_gguf(file: Path, name: str | None, context: int | None, models: Path) 
     found = open_gguf(file)
     if problem := context_problem(context, found.header.context_length):
         raise Invalid(problem.replace("context_size", "--context", 1))
-    for part in found.parts:
+    projector = find_projector(found)
+    for part in (*found.parts, *([projector] if projector else [])):
         _bring(part, models)
-    config = describe_gguf(found.first.name, found.header, found.first.name)
+    config = describe_gguf(
+        found.first.name, found.header, found.first.name, projector.name if projector else ""
+    )
     changes = {"name": name} if name else {}
     return write_model(
         config.model_copy(update={**changes, **({"context_size": context} if context else {})})

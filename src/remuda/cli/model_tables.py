@@ -38,7 +38,7 @@ def replica_table(replicas: Sequence[ReplicaView], now: datetime, output: Consol
     columns = [
         Column("MODEL", [one.model for one in replicas]),
         Column("NODE", [one.node or one.node_id for one in replicas]),
-        Column("STATE", [_replica_state(one, now) for one in replicas]),
+        Column("STATE", [replica_state(one, now) for one in replicas]),
         Column("BUSY", [_busy(one) for one in replicas], right=True),
         Column("MEMORY", [_memory(one) for one in replicas], needed=1, right=True),
         Column("USED", [ago(one.last_used, now) if one.last_used else UNKNOWN for one in replicas], needed=2),
@@ -78,7 +78,7 @@ def _state(model: ModelItem, names: Collection[str], now: datetime) -> str:
     return model.replicas[0].state if model.replicas else "not loaded"
 
 
-def _replica_state(replica: ReplicaView, now: datetime) -> str:
+def replica_state(replica: ReplicaView, now: datetime) -> str:
     if replica.unconfirmed_since is not None:
         return f"{replica.state}, not confirmed for {span(now - replica.unconfirmed_since)}"
     return f"{replica.state} ({replica.why})" if replica.why else replica.state

@@ -52,6 +52,29 @@ def list_models(options: ClientOptions) -> None:
 
 
 @group.command(
+    "show",
+    short_help="Show one model: its file, what it needs, and where it is loaded.",
+    epilog=examples("remuda models show qwen3-8b", "remuda models show qwen3-8b --json"),
+)
+@model_argument
+@client_command
+def show_model(options: ClientOptions, name: str) -> None:
+    """Show one model: what its files say of themselves, what it needs, and where it is loaded."""
+    with connect(options) as client:
+        answer = client.get("api", "models", name)
+    if options.as_json:
+        click.echo(answer.body)
+        return
+    from remuda.cli.model_details import model_page
+    from remuda.core.clock import SystemClock
+    from remuda.wire.serving import ModelItem
+
+    now = answer.date or SystemClock().now()
+    for line in model_page(answer.read(ModelItem), now):
+        click.echo(line)
+
+
+@group.command(
     "ps",
     short_help="List loaded models: where, how busy, and when they unload.",
     epilog=examples("remuda models ps", "remuda models ps --json"),

@@ -9,6 +9,7 @@ from remuda.core.ids import ReplicaKey
 from remuda.fleet.health import Reachability, Standing
 from remuda.fleet.node_views import current_report
 from remuda.gateway.services import Services, Serving
+from remuda.models.config import ArtifactSource
 from remuda.models.memory import known_context
 from remuda.router.loading import LoadStatus
 from remuda.scheduler.catalogue import Catalogued
@@ -22,6 +23,8 @@ from remuda.wire.serving import (
     LoadingView,
     MemoryUsage,
     ModelAdded,
+    ModelDetails,
+    ModelFileView,
     ModelItem,
     ModelStatus,
     ModelText,
@@ -181,6 +184,43 @@ def model_item(
         problem_details=() if own else problem.details,
         failed_at=None if own else problem.failed_at,
     )
+
+
+def model_details(model: Catalogued) -> ModelDetails:
+    config, facts = model.config, model.weights.facts
+    downloads = tuple(
+        ModelFileView(path=one.filename, source=one.uri, sha256=one.sha256) for one in config.download_files
+    )
+    artifacts = tuple(
+        ModelFileView(path=one.target or one.name, source=_repository(one.source)) for one in config.artifacts
+    )
+    vision = bool(config.mmproj) or "vision" in config.known_usecases
+    told = ModelDetails(vision=vision, downloads=downloads, artifacts=artifacts, unknown_keys=config.unknown)
+    if facts is None:
+        return told
+    layout = facts.layout
+    return told.model_copy(
+        update={
+            "format": facts.format,
+            "architecture": layout.architecture,
+            "parameters": facts.parameters,
+            "precision": facts.precision,
+            "context_length": layout.context_length,
+            "layers": layout.block_count,
+            "embedding_length": layout.embedding_length,
+            "vocabulary": layout.vocab_size,
+            "experts": layout.expert_count,
+            "chat_template": layout.has_chat_template,
+            "vision": vision or layout.sees,
+            "projector": "" if config.mmproj else facts.projector,
+            "files": facts.files,
+        }
+    )
+
+
+def _repository(source: ArtifactSource) -> str:
+    revision = f"@{source.revision}" if source.revision else ""
+    return f"{source.type}:{source.repo}{revision}" if source.type else f"{source.repo}{revision}"
 
 
 def model_added(added: AddedModel, item: ModelItem) -> ModelAdded:

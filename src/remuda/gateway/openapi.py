@@ -115,6 +115,9 @@ _BODIES: tuple[type[BaseModel], ...] = (
     operations.RollOutBody,
     serving.ModelAdd,
     serving.ModelNamed,
+    serving.ModelPatch,
+    serving.ModelRename,
+    serving.ModelReplace,
     serving.ModelUnloadBody,
     ModelUnload,
 )

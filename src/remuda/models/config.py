@@ -8,21 +8,27 @@ named.
 import hashlib
 import json
 import math
+import re
 from typing import Annotated, Final
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, JsonValue
 from yaml.nodes import ScalarNode
 
 from remuda.core import yaml_tree
+from remuda.core.errors import Invalid
 from remuda.core.yaml_tree import Located, Text, YamlLimits
+from remuda.models.files import FilePath, path_fault
 from remuda.models.keep_alive import KeepAlive
+from remuda.models.source_refs import parse_source
 
 # Parts are read in 50 ms, on the event loop.
 LIMITS: Final = YamlLimits(bytes=1 << 20, parts=5000, depth=32)
 NUMBER_CHARS_MAX: Final = 64  # Reading a number takes time by the square of its length.
 
 _NUMBERS: Final = frozenset(f"tag:yaml.org,2002:{kind}" for kind in ("int", "float", "bool"))
+_SHA256: Final = re.compile(r"[0-9a-fA-F]{64}")
+_VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 _RESOLVER: Final = yaml.resolver.Resolver()
 _CONSTRUCTOR: Final = yaml.constructor.SafeConstructor()
 
@@ -151,6 +157,68 @@ class Reasoning(Section):
     disable: bool | None = None
 
 
+def _valid_source(uri: str) -> str:
+    try:
+        parse_source(uri)
+    except Invalid as error:
+        raise ValueError(str(error)) from None
+    return uri
+
+
+def _valid_variable(name: str) -> str:
+    if name and not _VARIABLE.fullmatch(name):
+        raise ValueError(f"{name[:40]!r} is not the name of an environment variable")
+    return name
+
+
+def _valid_hash(value: str) -> str:
+    if value and not _SHA256.fullmatch(value):
+        raise ValueError("must be 64 hexadecimal digits")
+    return value.lower()
+
+
+def _valid_target(path: str) -> str:
+    if path and (fault := path_fault(path)):
+        raise ValueError(fault)
+    return path
+
+
+def _valid_pattern(pattern: str) -> str:
+    if not pattern or pattern.startswith("/") or ".." in pattern.split("/") or "\\" in pattern:
+        raise ValueError(f"{pattern[:40]!r} leads out of the repository")
+    return pattern
+
+
+Hash = Annotated[str, AfterValidator(_valid_hash)]
+Pattern = Annotated[str, AfterValidator(_valid_pattern)]
+
+
+class DownloadFile(Section):
+    """One of `download_files`: fetched before the model is loaded."""
+
+    filename: FilePath  # Below the folder of models.
+    uri: Annotated[str, AfterValidator(_valid_source)]
+    sha256: Hash = ""
+
+
+class ArtifactSource(Section):
+    type: str = ""
+    repo: str = ""
+    revision: str = ""
+    token_env: Annotated[str, AfterValidator(_valid_variable)] = ""
+    allow_patterns: tuple[Pattern, ...] = ()
+    ignore_patterns: tuple[Pattern, ...] = ()
+
+
+class Artifact(Section):
+    """One of `artifacts`: a snapshot of a repository that belongs to the model."""
+
+    name: FilePath
+    target: Annotated[str, AfterValidator(_valid_target)] = ""
+    source: ArtifactSource = ArtifactSource()
+    resolved: Free = Field(default_factory=dict)
+
+
 class ModelConfig(Section):
     """One model. `keep_alive` and `selector` are ours; LocalAI's frontends ignore them."""
 
@@ -220,6 +288,8 @@ class ModelConfig(Section):
     known_usecases: tuple[str, ...] = ()
     system_prompt: str = ""
     roles: dict[str, str] = Field(default_factory=dict)  # What stands before a message of each role.
+    download_files: Annotated[tuple[DownloadFile, ...], Field(max_length=1000)] = ()
+    artifacts: Annotated[tuple[Artifact, ...], Field(max_length=100)] = ()
     disabled: bool = False
     pinned: bool = False  # Never unloaded to make room, nor when idle.
     alias: str = ""
@@ -245,5 +315,8 @@ class ModelConfig(Section):
         """Of what replicas are made from: another one must not be served by replicas of this. What was not
         written does not count, so that frontends of two versions agree, though one knows more keys."""
         elsewhere = {"description", "keep_alive", "selector", "pinned", "disabled"}
+        # Where files come from; and earlier releases, which do not know these, would take every replica of
+        # such a model for an outdated one.
+        elsewhere |= {"download_files", "artifacts"}
         kept = self.model_dump(mode="json", exclude=elsewhere, exclude_defaults=True)
         return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:16]

@@ -73,6 +73,41 @@ _TENSOR_TYPES: Final = {
     35: (256, 66),
     39: (32, 17),
 }
+_FILE_TYPES: Final = {  # `general.file_type`.
+    0: "F32",
+    1: "F16",
+    2: "Q4_0",
+    3: "Q4_1",
+    7: "Q8_0",
+    8: "Q5_0",
+    9: "Q5_1",
+    10: "Q2_K",
+    11: "Q3_K_S",
+    12: "Q3_K_M",
+    13: "Q3_K_L",
+    14: "Q4_K_S",
+    15: "Q4_K_M",
+    16: "Q5_K_S",
+    17: "Q5_K_M",
+    18: "Q6_K",
+    19: "IQ2_XXS",
+    20: "IQ2_XS",
+    21: "Q2_K_S",
+    22: "IQ3_XS",
+    23: "IQ3_XXS",
+    24: "IQ1_S",
+    25: "IQ4_NL",
+    26: "IQ3_S",
+    27: "IQ3_M",
+    28: "IQ2_S",
+    29: "IQ2_M",
+    30: "IQ4_XS",
+    31: "IQ1_M",
+    32: "BF16",
+    36: "TQ1_0",
+    37: "TQ2_0",
+    38: "MXFP4_MOE",
+}
 _ALIGNMENT_DEFAULT: Final = 32
 _DIMENSIONS_MAX: Final = 8
 
@@ -116,6 +151,19 @@ class GgufHeader:
     label_count: int = 0  # Of a model that classifies or scores.
     has_chat_template: bool = False
     split_count: int = 0  # Files that the model was split into.
+    # Of a projector, which turns images or sounds into what a model reads.
+    projection_length: int = 0  # As wide as the model that it is for.
+    sees: bool = False
+    hears: bool = False
+
+    @property
+    def quantisation(self) -> str:
+        """As its publishers call it; empty: it does not say, or it is a kind that is not known here."""
+        return _FILE_TYPES.get(-1 if self.file_type is None else self.file_type, "")
+
+    @property
+    def is_projector(self) -> bool:
+        return "mmproj" in (self.kind, self.architecture) or self.architecture == "clip"
 
     @property
     def kv_heads(self) -> int:
@@ -130,16 +178,30 @@ def read_header(file: BinaryIO) -> GgufHeader:
     return _header(*_metadata(_Source(file)))
 
 
+@dataclass(frozen=True, slots=True)
+class Tensors:
+    """What a file's list of tensors amounts to."""
+
+    bytes_needed: int  # How long the file has to be.
+    parameters: int  # Numbers in all of them.
+
+
 def bytes_needed(file: BinaryIO) -> int:
-    """How long the file has to be to hold all tensors that it lists. CutOff when it ends before that can be
-    known, Invalid for what is no sound GGUF."""
+    """How long the file has to be to hold all tensors that it lists; raises as `read_tensors` does."""
+    return read_tensors(file).bytes_needed
+
+
+def read_tensors(file: BinaryIO) -> Tensors:
+    """CutOff when the file ends before they are all listed, Invalid for what is no sound GGUF."""
     source = _Source(file)
-    found, tensors = _metadata(source)
-    end = 0
-    for _ in range(tensors):
-        end = max(end, source.tensor_end())
+    found, count = _metadata(source)
+    end = parameters = 0
+    for _ in range(count):
+        tensor_end, numbers = source.tensor()
+        end, parameters = max(end, tensor_end), parameters + numbers
     alignment = _number(found, "general.alignment") or _ALIGNMENT_DEFAULT
-    return -(-source.taken // alignment) * alignment + end if end else source.taken
+    needed = -(-source.taken // alignment) * alignment + end if end else source.taken
+    return Tensors(needed, parameters)
 
 
 def _metadata(source: "_Source") -> tuple[dict[str, Found], int]:
@@ -205,8 +267,8 @@ class _Source:
         """Bytes so far."""
         return HEADER_BYTES_MAX - self._left
 
-    def tensor_end(self) -> int:
-        """Where the next tensor that is listed ends, behind the beginning of the data."""
+    def tensor(self) -> tuple[int, int]:
+        """Where the next tensor that is listed ends, behind the beginning of the data; and its numbers."""
         name = self.text(KEY_BYTES_MAX, "the name of a tensor")
         dimensions = int(self.number(_U32, name))
         if dimensions > _DIMENSIONS_MAX:
@@ -215,7 +277,7 @@ class _Source:
         for _ in range(dimensions):
             numbers *= int(self.number(_U64, name))
         block, block_bytes = _TENSOR_TYPES.get(int(self.number(_U32, name)), (1, 0))
-        return int(self.number(_U64, name)) + numbers // block * block_bytes
+        return int(self.number(_U64, name)) + numbers // block * block_bytes, numbers
 
     def skip(self, count: int, what: str) -> None:
         self._spend(count, what)
@@ -297,6 +359,9 @@ def _header(found: Mapping[str, Found], tensors: int) -> GgufHeader:
         label_count=labels.count if isinstance(labels, GgufList) else 0,
         has_chat_template=bool(found.get("tokenizer.chat_template")),
         split_count=_number(found, "split.count") or 0,
+        projection_length=_number(own, "vision.projection_dim") or _number(own, "audio.projection_dim") or 0,
+        sees=bool(own.get("has_vision_encoder")),
+        hears=bool(own.get("has_audio_encoder")),
     )
 
 

@@ -8,11 +8,21 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 
 from remuda.core.errors import Invalid
+from remuda.core.hints import likeness
 from remuda.models.config import GGUF_BACKEND, ModelConfig, Parameters, Template
-from remuda.models.gguf import CutOff, GgufHeader, bytes_needed, parts_of, read_header
+from remuda.models.gguf import (
+    CutOff,
+    GgufHeader,
+    Tensors,
+    bytes_needed,
+    parts_of,
+    read_header,
+    read_tensors,
+)
 from remuda.models.memory import effective_context
 from remuda.models.reading import NAME_CHARS_MAX
 
+_PROJECTORS_MAX: Final = 20  # Looked at beside one model.
 _AGAIN: Final = "copy or download it again"
 
 
@@ -24,6 +34,7 @@ class GgufModel:
     header: GgufHeader
     parts: tuple[Path, ...]
     size_bytes: int  # Of all parts.
+    parameters: int = 0  # Numbers in all of its tensors.
 
 
 def open_gguf(path: Path) -> GgufModel:
@@ -33,15 +44,39 @@ def open_gguf(path: Path) -> GgufModel:
         size = sum(part.stat().st_size for part in parts)
         with parts[0].open("rb") as file:
             header = read_header(file)
-        for part in parts:
-            _check_length(part)
+        parameters = sum(_checked_tensors(part).parameters for part in parts)
     except OSError as error:
         raise Invalid(f"{error.filename}: {error.strerror}", hint=_completing(parts)) from None
     except CutOff as error:
         raise CutOff(_naming(parts, error), hint=_AGAIN) from None
     except Invalid as error:
         raise Invalid(_naming(parts, error)) from None
-    return GgufModel(parts[0], header, parts, size)
+    return GgufModel(parts[0], header, parts, size, parameters)
+
+
+def find_projector(model: GgufModel) -> Path | None:
+    """The projector that lies beside a model and fits it, by its header: None where there is none, and for a
+    model that sees nothing. Of several the one is taken whose name is most like the model's."""
+    found: list[tuple[float, str, Path]] = []
+    for path in _beside(model):
+        try:
+            with path.open("rb") as file:
+                header = read_header(file)
+        except (OSError, Invalid):
+            continue
+        width = header.projection_length
+        if header.is_projector and width in (0, model.header.embedding_length):
+            found.append((-likeness(path.name.lower(), model.first.name.lower()), path.name, path))
+    return min(found)[-1] if found else None
+
+
+def _beside(model: GgufModel) -> list[Path]:
+    """Files that may be projectors, which their publishers name so."""
+    try:
+        names = sorted(path for path in model.first.parent.iterdir() if path.suffix.lower() == ".gguf")
+    except OSError:
+        return []
+    return [path for path in names if "mmproj" in path.name.lower()][:_PROJECTORS_MAX]
 
 
 def missing_bytes(path: Path) -> int:
@@ -58,17 +93,19 @@ def missing_bytes(path: Path) -> int:
     return max(0, needed - size)
 
 
-def _check_length(part: Path) -> None:
+def _checked_tensors(part: Path) -> Tensors:
     size = part.stat().st_size
     try:
         with part.open("rb") as file:
-            needed = bytes_needed(file)
+            tensors = read_tensors(file)
     except CutOff as error:
         raise CutOff(f"{part}: {error.message}") from None
     except Invalid as error:
         raise Invalid(f"{part}: {error.message}") from None
+    needed = tensors.bytes_needed
     if size < needed:
         raise CutOff(f"{part}: the file is cut off: it has {size} bytes and its tensors need {needed}")
+    return tensors
 
 
 def _naming(parts: tuple[Path, ...], error: Invalid) -> str:
@@ -96,9 +133,10 @@ _EMBEDDERS: Final = re.compile(r".*bert.*|t5encoder|gemma-embedding", re.IGNOREC
 _POOLING_RANK: Final = 4
 
 
-def describe_gguf(path_name: str, header: GgufHeader, file: str) -> ModelConfig:
-    """How to serve a model of which there is nothing but a GGUF file called `path_name`. Backends find it at
-    `file`. Invalid for a file that belongs to a model and is none."""
+def describe_gguf(path_name: str, header: GgufHeader, file: str, projector: str = "") -> ModelConfig:
+    """How to serve a model of which there is nothing but a GGUF file called `path_name`, and perhaps a
+    projector, which makes it see. Backends find them at `file` and `projector`. Invalid for a file that
+    belongs to a model and is none."""
     companion = _COMPANIONS.get(header.kind) or _COMPANIONS.get(header.architecture)
     if companion:
         raise Invalid(f"{path_name} is {companion}")
@@ -108,7 +146,11 @@ def describe_gguf(path_name: str, header: GgufHeader, file: str) -> ModelConfig:
         parameters=Parameters(model=file),
         context_size=effective_context(ModelConfig(), header),
     )
-    return config.model_copy(update=_purpose(header))
+    purpose = _purpose(header)
+    usecases = purpose["known_usecases"]
+    if projector and isinstance(usecases, tuple) and "chat" in usecases:
+        purpose |= {"mmproj": projector, "known_usecases": (*usecases, "vision")}
+    return config.model_copy(update=purpose)
 
 
 def name_from(path_name: str) -> str:

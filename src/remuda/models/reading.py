@@ -203,7 +203,7 @@ def _reason(item: ErrorDetails) -> str:
         return item["msg"].removeprefix("Value error, ")
     kind = item["type"].partition("_")[0]
     accepted = "must be a map of keys" if kind in _SECTIONS else wanted(item["type"], item.get("ctx", {}))
-    return f"{accepted}, not {_shown(item['input'])}"
+    return accepted if kind == "missing" else f"{accepted}, not {_shown(item['input'])}"
 
 
 def _shown(value: object) -> str:

@@ -20,9 +20,10 @@ from remuda.core.errors import Invalid, Rejected, RemudaError
 from remuda.core.hints import pasted
 from remuda.core.os_errors import os_reason
 from remuda.models.config import ModelConfig
+from remuda.models.facts import ModelFacts, folder_facts, gguf_facts
 from remuda.models.gguf import CutOff, GgufHeader
-from remuda.models.gguf_file import open_gguf
 from remuda.models.memory import effective_context, memory_need
+from remuda.models.model_folder import folder_stamp, is_model_folder
 from remuda.models.paths import check_absolute_paths
 from remuda.models.reading import check_new_name, located, read_model
 from remuda.scheduler.model import ADDED, Need, StoredModel, file_origin
@@ -41,6 +42,7 @@ class Weights:
     size_bytes: int = 0
     header: GgufHeader | None = None
     cut_off: str = ""  # Why it cannot be used: it was not copied to its end.
+    facts: ModelFacts | None = None  # What it says of itself.
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +60,8 @@ class Catalogued:
         size = weights.size_bytes or size_elsewhere
         parallel = config.parallel or _PARALLEL_UNKNOWN
         context = effective_context(config, weights.header)
-        memory = memory_need(weights.header, size, config, context, parallel) if size else None
+        layout = None if weights.facts is None else weights.facts.layout
+        memory = memory_need(layout, size, config, context, parallel) if size else None
         return Need(
             model=config.id,
             backend=config.backend,
@@ -179,22 +182,25 @@ class ModelCatalogue:
             facts = None
         if facts is None:
             return Weights(), False
-        if not path.is_file():
-            return Weights(), True
         file = (str(path), facts.st_mtime_ns, facts.st_size)
+        if not path.is_file():
+            if not is_model_folder(path):
+                return Weights(), True
+            file = (str(path), folder_stamp(path), 0)
         weights_of[file] = self._weights_of.get(file) or _weights(path, facts.st_size)
         return weights_of[file], not weights_of[file].cut_off
 
 
 def _weights(path: Path, size_bytes: int) -> Weights:
-    """A file that says nothing of itself still has a size."""
+    """A file that says nothing of itself still has a size; a folder's is not known then."""
+    folder = path.is_dir()
     try:
-        found = open_gguf(path)
+        facts = folder_facts(path) if folder else gguf_facts(path)
     except CutOff as error:
         return Weights(cut_off=str(error))
     except Rejected:
-        return Weights(size_bytes)
-    return Weights(found.size_bytes, found.header)
+        return Weights(0 if folder else size_bytes)
+    return Weights(facts.size_bytes, None if folder else facts.layout, facts=facts)
 
 
 _LOOK_EVERY_S: Final = 5.0

@@ -50,6 +50,35 @@ class ReplicaViews(Message):
     replicas: Many[ReplicaView] = ()
 
 
+class ModelFileView(Message):
+    """A file that a model's configuration has fetched before it is loaded."""
+
+    path: str  # Below the models folder.
+    source: str = ""
+    sha256: Annotated[str, OMIT_EMPTY] = ""
+
+
+class ModelDetails(Message):
+    """What a model's files say of themselves, as far as this frontend has them, and what belongs to it."""
+
+    format: Annotated[str, OMIT_EMPTY] = ""  # `gguf` or `safetensors`; empty: the files are not here.
+    architecture: Annotated[str, OMIT_EMPTY] = ""
+    parameters: Annotated[Uint64, OMIT_EMPTY] = 0
+    precision: Annotated[str, OMIT_EMPTY] = ""  # Its quantisation, or the type of its numbers.
+    context_length: Annotated[Uint64, OMIT_EMPTY] = 0  # Tokens that it was trained for.
+    layers: Annotated[Uint64, OMIT_EMPTY] = 0
+    embedding_length: Annotated[Uint64, OMIT_EMPTY] = 0
+    vocabulary: Annotated[Uint64, OMIT_EMPTY] = 0
+    experts: Annotated[Uint64, OMIT_EMPTY] = 0
+    chat_template: bool = False  # It brings one of its own.
+    vision: bool = False  # It is configured to see.
+    projector: Annotated[str, OMIT_EMPTY] = ""  # One that lies beside it and is not configured.
+    files: Annotated[Many[str], OMIT_EMPTY] = ()  # Names of those that its weights are in.
+    downloads: Annotated[Many[ModelFileView], OMIT_EMPTY] = ()  # `download_files` of its configuration.
+    artifacts: Annotated[Many[ModelFileView], OMIT_EMPTY] = ()  # The same of its `artifacts`.
+    unknown_keys: Annotated[Many[str], OMIT_EMPTY] = ()
+
+
 class ModelItem(Message):
     """A configured model."""
 
@@ -72,6 +101,7 @@ class ModelItem(Message):
     # One line for each reason in `problem`, which names only some of them.
     problem_details: Annotated[Many[str], OMIT_EMPTY] = ()
     failed_at: Annotated[Timestamp | None, OMIT_NONE] = None  # When that load failed.
+    details: Annotated[ModelDetails | None, OMIT_NONE] = None  # Where it is asked for alone.
 
 
 class UnusableModel(Message):

@@ -43,6 +43,7 @@ BODIES_OF_OPERATIONS = (
     "/unload",
     "/models/delete",
     "/backend/load",
+    "/rename",
     "/backend/shutdown",
 )
 PER_EXAMPLE, PER_EXAMPLE_WITH_BODY = 10, 5  # Of the profile's: a request is slow beside a function.

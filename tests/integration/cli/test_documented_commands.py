@@ -61,6 +61,7 @@ class Reader:
             "REMUDA_DATA_DIR": str(self.folder / "elsewhere" if elsewhere else self.up.data_dir),
             "REMUDA_BACKEND_GALLERIES": self.galleries,
             "REMUDA_FORCE_META_BACKEND_CAPABILITY": "default",
+            "VISUAL": "true",  # An editor in which nothing is changed.
         }
         unset = {name: None for name in ("REMUDA_URL", "REMUDA_API_KEY", "REMUDA_CONFIG")}
         return CliRunner().invoke(root, words, env={**unset, **environ}, prog_name="remuda")

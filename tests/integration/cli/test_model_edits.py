@@ -13,6 +13,7 @@ from click.testing import Result
 from remuda.cli.exits import Exit
 from remuda.host.folder import DataFolder, read_json
 from tests.integration.cli.conftest import LiveFrontend, frontend_in
+from tests.support.models import tiny_model
 from tests.support.plain_http import PLAIN
 from tests.support.waiting import wait_until_blocking
 
@@ -254,3 +255,24 @@ def test_a_model_of_the_followed_folder_is_taken_over_with_its_file(
     assert told["set_aside"] == f"{file}.imported"
     assert sorted(one.name for one in folder.glob("followed*")) == ["followed.yaml.imported"]
     assert frontend.remuda("models", "edit", "followed", "--set", "f16=true").exit_code == 0
+
+
+# Shown.
+
+
+def test_a_model_is_shown_with_what_its_file_says(frontend: LiveFrontend) -> None:
+    done = frontend.remuda("models", "add", str(tiny_model()), "--name", "shown")
+    assert done.exit_code == 0, done.output
+
+    lines = {
+        line[:14].strip(): line[15:]
+        for line in frontend.remuda("models", "show", "shown").stdout.splitlines()
+    }
+
+    assert lines["format"] == "gguf"
+    assert lines["architecture"] == "llama"
+    assert lines["configured in"] == "the store; change it with `remuda models edit`"
+    assert {"parameters", "trained for", "chat template", "memory", "size", "replica"} <= lines.keys()
+    told = json.loads(frontend.remuda("models", "show", "shown", "--json").stdout)
+    assert told["details"]["parameters"] > 0
+    assert "details" not in api(frontend, "GET", "models").json()["models"][0]

@@ -3,12 +3,13 @@ import io
 import struct
 from pathlib import Path
 
+import gguf as published
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from remuda.core.errors import Invalid
-from remuda.models.gguf import CutOff, GgufHeader, bytes_needed, parts_of, read_header
+from remuda.models.gguf import CutOff, GgufHeader, bytes_needed, parts_of, read_header, read_tensors
 from remuda.models.gguf_file import missing_bytes, open_gguf
 from tests.support.models import tiny_model, tiny_reranker
 from tests.unit.models.ggufs import LLAMA, Value, gguf, text, value
@@ -207,3 +208,19 @@ def test_a_part_that_was_not_copied_to_its_end_is_named(tmp_path: Path) -> None:
     second.write_bytes(whole[:-100])
     with pytest.raises(CutOff, match=r"a-00002-of-00002\.gguf: the file is cut off: it has \d+ bytes"):
         open_gguf(first)
+
+
+def test_parameters_are_counted_over_all_tensors() -> None:
+    reader = published.GGUFReader(tiny_model())
+
+    with tiny_model().open("rb") as file:
+        assert read_tensors(file).parameters == sum(int(one.n_elements) for one in reader.tensors)
+    assert open_gguf(tiny_model()).parameters == sum(int(one.n_elements) for one in reader.tensors)
+
+
+def test_quantisations_are_called_as_their_publishers_do() -> None:
+    for kind in published.LlamaFileType:
+        name = kind.name.removeprefix("MOSTLY_").removeprefix("ALL_")
+        assert GgufHeader("llama", file_type=kind.value).quantisation in (name, ""), kind
+    assert GgufHeader("llama", file_type=15).quantisation == "Q4_K_M"
+    assert GgufHeader("llama").quantisation == GgufHeader("llama", file_type=999).quantisation == ""

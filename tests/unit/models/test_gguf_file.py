@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -5,8 +7,9 @@ from hypothesis import strategies as st
 from remuda.core.errors import Invalid
 from remuda.models.config import ModelConfig, Parameters, Template
 from remuda.models.gguf import GgufHeader
-from remuda.models.gguf_file import describe_gguf, name_from
+from remuda.models.gguf_file import GgufModel, describe_gguf, find_projector, name_from
 from remuda.models.reading import check_name, read_model, write_model
+from tests.unit.models.ggufs import LLAMA, Value, gguf
 
 CHAT = GgufHeader("llama", context_length=131072, has_chat_template=True)
 
@@ -96,3 +99,48 @@ def test_any_file_name_leads_to_a_name_that_can_be_used(path_name: str) -> None:
 
     check_name(name)
     assert name == name.lower()
+
+
+# Projectors.
+
+
+def projector(path: Path, width: int = 4096, **more: str) -> Path:
+    keys: dict[str, Value] = {
+        "general.architecture": "clip",
+        "general.type": "mmproj",
+        "clip.has_vision_encoder": True,
+    }
+    path.write_bytes(gguf({**keys, "clip.vision.projection_dim": width, **more}).getvalue())
+    return path
+
+
+@pytest.fixture
+def seeing(tmp_path: Path) -> GgufModel:
+    (tmp_path / "gemma-3-4b-it-Q4_K_M.gguf").write_bytes(gguf(LLAMA).getvalue())
+    header = GgufHeader("gemma3", embedding_length=4096, has_chat_template=True)
+    return GgufModel(tmp_path / "gemma-3-4b-it-Q4_K_M.gguf", header, (), 0)
+
+
+def test_a_projector_beside_a_model_is_known_by_its_header(tmp_path: Path, seeing: GgufModel) -> None:
+    assert find_projector(seeing) is None
+    (tmp_path / "mmproj-broken.gguf").write_bytes(b"<html>")
+    (tmp_path / "mmproj-not.gguf").write_bytes(gguf(LLAMA).getvalue())
+    projector(tmp_path / "mmproj-of-another.gguf", 1024)
+    assert find_projector(seeing) is None
+    eyes = projector(tmp_path / "mmproj-model-f16.gguf")
+    assert find_projector(seeing) == eyes
+
+
+def test_of_several_projectors_the_one_with_the_models_name_is_taken(
+    tmp_path: Path, seeing: GgufModel
+) -> None:
+    projector(tmp_path / "mmproj-another-model-f16.gguf")
+    own = projector(tmp_path / "mmproj-gemma-3-4b-it-f16.gguf")
+    assert find_projector(seeing) == own
+
+
+def test_a_chat_model_with_a_projector_sees() -> None:
+    config = describe_gguf("a.gguf", CHAT, "a.gguf", "mmproj-a.gguf")
+
+    assert (config.mmproj, config.known_usecases) == ("mmproj-a.gguf", ("chat", "completion", "vision"))
+    assert describe_gguf("a.gguf", GgufHeader("bert", pooling_type=1), "a.gguf", "mmproj-a.gguf").mmproj == ""

@@ -415,7 +415,7 @@ def test_a_misspelled_key_is_named_with_the_one_that_was_meant(written: str, mea
 
 
 def test_keys_that_only_peers_know_are_not_called_misspelled() -> None:
-    theirs = "debug usage icon license urls files download_files diffusers tts step cuda cutstrings trimspace"
+    theirs = "debug usage icon license urls files diffusers tts step cuda cutstrings trimspace"
     theirs += (
         " trimsuffix extract_regex feature_flags grpc pipeline cfg_scale template.edit template.multimodal"
     )
@@ -433,3 +433,47 @@ def test_a_model_of_llama_cpp_without_a_file_is_refused_with_how_to_name_it() ->
     with pytest.raises(Invalid) as refused:
         check_file(read_model("name: a\nbackend: llama-cpp\nparamters: {model: a.gguf}"))
     assert "did you mean `parameters`?" in refused.value.hint
+
+
+FILES = """\
+name: a
+download_files:
+- filename: a/model.gguf
+  uri: huggingface://owner/repo/model.gguf
+  sha256: B179C9523D0E6A0F98A330C7562B682750A6F8C8C15E5BC70EA373728110DB53
+artifacts:
+- name: main
+  target: a/snapshot
+  source: {type: huggingface, repo: owner/repo, token_env: HF_TOKEN, allow_patterns: ["*.json"]}
+  resolved: {commit: abc}
+"""
+
+
+def test_files_to_fetch_and_artifacts_are_read() -> None:
+    config = read_model(FILES)
+
+    [file], [artifact] = config.download_files, config.artifacts
+    assert (file.filename, file.sha256[:8]) == ("a/model.gguf", "b179c952")
+    assert (artifact.source.repo, artifact.source.allow_patterns) == ("owner/repo", ("*.json",))
+    assert (artifact.resolved, config.unknown) == ({"commit": "abc"}, ())
+    assert config.revision == read_model("name: a").revision
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        ("a/model.gguf", "../model.gguf", "line 3: download_files[0].filename: it is absolute, or has empty"),
+        ("a/model.gguf", "/etc/passwd", "line 3: download_files[0].filename: it is absolute"),
+        ("a/model.gguf", "[x]", "line 3: download_files[0].filename: must be a text, not a list"),
+        ("huggingface://owner/repo/model.gguf", "gopher://x", "line 4: download_files[0].uri: "),
+        ("  uri: huggingface://owner/repo/model.gguf\n", "", "line 3: download_files[0].uri: is missing"),
+        ("B179C9", "beef", "line 5: download_files[0].sha256: must be 64 hexadecimal digits"),
+        ("a/snapshot", "../snapshot", "line 8: artifacts[0].target: it is absolute"),
+        ("HF_TOKEN", "a-b", "line 9: artifacts[0].source.token_env: 'a-b' is not the name of an environment"),
+        ("*.json", "../*", "line 9: artifacts[0].source.allow_patterns[0]: '../*' leads out"),
+    ],
+)
+def test_files_that_cannot_be_fetched_are_refused_with_line_and_field(
+    before: str, after: str, said: str
+) -> None:
+    assert refusal(FILES.replace(before, after)).startswith(said)

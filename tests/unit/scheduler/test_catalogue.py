@@ -1,6 +1,7 @@
 """The models there are, as requests know them."""
 
 import errno
+import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -17,6 +18,8 @@ from remuda.scheduler import catalogue
 from remuda.scheduler.catalogue import ModelCatalogue, ModelFolder
 from remuda.scheduler.model import StoredModel
 from tests.support.models import tiny_model
+from tests.unit.models.test_model_folder import LLAMA as SMALL
+from tests.unit.models.test_model_folder import safetensors
 from tests.unit.scheduler.rig import InlineCatalogue, Rig, a_model
 
 pytestmark = pytest.mark.anyio
@@ -135,6 +138,29 @@ async def test_file_that_says_nothing_of_itself_has_a_size(rig: Rig, tmp_path: P
     found = rig.catalogue.find("qwen")
     assert found is not None
     assert found.need().weights_bytes == 1600
+
+
+async def test_folder_that_is_here_says_what_the_model_needs(rig: Rig, tmp_path: Path) -> None:
+    (tmp_path / "org" / "small").mkdir(parents=True)
+    (tmp_path / "org/small/config.json").write_text(json.dumps(SMALL))
+    safetensors(tmp_path / "org/small/model.safetensors", ("BF16", [100, 64]))
+    await rig.configure("name: small\nbackend: vllm\nparameters: {model: org/small}\n")
+    found = rig.catalogue.find("small")
+    assert found is not None
+    assert found.weights.facts is not None
+    assert (found.weights.facts.format, found.weights.facts.parameters, found.here) == (
+        "safetensors",
+        6400,
+        True,
+    )
+    assert found.need().memory_bytes > found.need().weights_bytes > 12800
+    assert found.weights.header is None, "its context is that of models without a GGUF file"
+
+    safetensors(tmp_path / "org/small/model.safetensors", ("BF16", [100, 64]), short=1)
+    await rig.catalogue.refresh()
+    cut = rig.catalogue.find("small")
+    assert cut is not None
+    assert (cut.here, "cut off" in cut.weights.cut_off) == (False, True)
 
 
 async def test_file_that_is_elsewhere_is_as_large_as_nodes_say(rig: Rig) -> None:

@@ -120,8 +120,10 @@ async def unload_model(model: ModelPath, request: Request, svc: Svc, admin: Admi
 
 @routes.get("/api/models/{model:path}", responses=gives(ModelItem, 401, 404))
 async def one_model(model: ModelPath, svc: Svc) -> Response:
-    """One model."""
-    return answer(await model_item(await svc.serving.models.get(model), svc))
+    """One model, with what its files say of themselves."""
+    found = await svc.serving.models.get(model)
+    item = await model_item(found, svc)
+    return answer(item.model_copy(update={"details": show.model_details(found)}))
 
 
 @routes.delete("/api/models/{model:path}", responses=gives(NodeMessage, 401, 404, 409))
