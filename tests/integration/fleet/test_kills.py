@@ -1,9 +1,10 @@
 """kill -9 of any part, at any moment: the fleet converges by itself, and everybody is who they were."""
 
+import socket
 import sqlite3
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, suppress
 from functools import partial
 from itertools import islice
 
@@ -11,6 +12,7 @@ import httpx
 import psutil
 import pytest
 
+from remuda.core.errors import Misconfigured
 from remuda.host.ports import listen
 from tests.integration.fleet.chaos import Herd, rampage
 from tests.support.processes import Frontend, Ranch, ranch
@@ -92,11 +94,18 @@ def test_workers_follow_a_bus_that_had_to_move(herd: Herd) -> None:
     port, bus = herd.up.bus_port, herd.up.child("nats-server")
     herd.up.kill()
     wait_until_blocking(lambda: not alive(bus))
-    with listen("127.0.0.1", port):
+    with wait_until_blocking(partial(listener, port), what=f"port {port} to be free"):
         herd.restart_up()
     herd.settle()
     assert herd.up.bus_port != port
     assert herd.joined.events("bus_connected")[-1]["servers"].endswith(f":{herd.up.bus_port}")
+
+
+def listener(port: int) -> socket.socket | None:
+    """None while a connection of another process happens to have the port."""
+    with suppress(Misconfigured):
+        return listen("127.0.0.1", port)
+    return None
 
 
 def test_frontend_killed_amid_registrations_has_each_node_once(place: Ranch) -> None:
