@@ -68,7 +68,7 @@ class Inbox:
     def question(self, subject: str) -> Iterator[Question]:
         """For a request on this subject; an answer that comes after the block is dropped."""
         unique = self._entropy.token(_QUESTION_BYTES)
-        question = Question(subjects.reply(subjects.asked_node(subject), self._asker, unique))
+        question = Question(subjects.reply(subjects.node_of_request(subject), self._asker, unique))
         self._waiting[question.inbox] = question
         try:
             yield question

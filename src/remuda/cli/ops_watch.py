@@ -328,12 +328,12 @@ class OperationLines:
             mark, key = _mark(step), (op.id, step.node_id)
             if self._told.get(key) != mark:
                 self._told[key] = mark
-                line = self._said(key, step)
+                line = self._detail(key, step)
                 id = f"{short_id(op.id)}: " if self._all_ops else ""
                 where = f"{id}{title(op)} on {step.node_name}"
                 self._print(f"{where}: {_told(step)}{f': {line}' if line else ''}")
 
-    def _said(self, place: Place, step: StepView) -> str:
+    def _detail(self, place: Place, step: StepView) -> str:
         if step.state in AT_WORK:  # What failed before was told then.
             return step.reason
         failure = "" if step.problem is None else step.problem.message

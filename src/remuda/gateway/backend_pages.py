@@ -117,7 +117,7 @@ class BackendCatalogue:
     def _installed(self, name: str, held: Sequence[Holding]) -> InstalledItem:
         offered, first = find(self._readings, name), held[0].artifact
         item = BackendItem(id=name, name=name) if offered is None else self._item(offered)
-        on_nodes = {"installed": True, "version": first.version, "nodes": _told(held)}
+        on_nodes = {"installed": True, "version": first.version, "nodes": _node_holdings(held)}
         return InstalledItem(
             **dict(item.model_copy(update=on_nodes)),
             Name=name,
@@ -150,7 +150,7 @@ class BackendCatalogue:
             isDevelopment=entry.development,
             capabilities=dict(entry.capabilities),
             metaBackendFor=builds.pop() if entry.meta and len(builds) == 1 else "",
-            nodes=_told(held) if held else None,
+            nodes=_node_holdings(held) if held else None,
         )
 
     def _holders(self, found: Found) -> tuple[Holding, ...]:
@@ -173,7 +173,7 @@ def installed_backend(artifact: InstalledArtifact) -> InstalledBackend:
     )
 
 
-def _told(held: Iterable[Holding]) -> tuple[NodeHolding, ...]:
+def _node_holdings(held: Iterable[Holding]) -> tuple[NodeHolding, ...]:
     return tuple(
         NodeHolding(
             node_id=one.standing.node.id,

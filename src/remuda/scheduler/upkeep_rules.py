@@ -53,7 +53,7 @@ class Stray:
 
 
 @dataclass(frozen=True, slots=True)
-class Noticed:
+class FirstSeen:
     """When something was noticed first, and by which report, or at which time of asking."""
 
     at: datetime
@@ -64,8 +64,8 @@ class Noticed:
 class DriftMemory:
     """What was noticed at earlier looks, and counts only if it is noticed again."""
 
-    missing: Mapping[_Row, Noticed] = field(default_factory=dict)
-    strays: Mapping[_Process, Noticed] = field(default_factory=dict)
+    missing: Mapping[_Row, FirstSeen] = field(default_factory=dict)
+    strays: Mapping[_Process, FirstSeen] = field(default_factory=dict)
     confirmed: Mapping[_Row, datetime] = field(default_factory=dict)  # By a node that was asked.
     reloads: Mapping[ReplicaKey, datetime] = field(default_factory=dict)  # Of crashed ones, lately.
 
@@ -111,7 +111,7 @@ def _due(heard_of: datetime, node: Node, now: datetime) -> bool:
 
 def compare(scene: Scene, memory: DriftMemory) -> Drift:
     """What is stored against what is so. The rows are all there are, the nodes too."""
-    missing: dict[_Row, Noticed] = {}
+    missing: dict[_Row, FirstSeen] = {}
     confirmed: dict[_Row, datetime] = {}
     drops: list[Drop] = []
     for row in scene.replicas.rows:
@@ -120,7 +120,7 @@ def compare(scene: Scene, memory: DriftMemory) -> Drift:
         match verdict:
             case Drop():
                 drops.append(verdict)
-            case Noticed():
+            case FirstSeen():
                 missing[key] = verdict
             case datetime():
                 confirmed[key] = verdict
@@ -138,7 +138,7 @@ def compare(scene: Scene, memory: DriftMemory) -> Drift:
 
 # Rows.
 
-_Verdict = Drop | Noticed | datetime | None
+_Verdict = Drop | FirstSeen | datetime | None
 """It goes; it is missing, but not for certain; when it was confirmed; or nothing."""
 
 
@@ -160,7 +160,7 @@ def _verdict(row: Replica, scene: Scene, memory: DriftMemory) -> _Verdict:
 
 
 def _reported(
-    row: Replica, view: ObservedNode, report: Report, now: datetime, before: Noticed | None
+    row: Replica, view: ObservedNode, report: Report, now: datetime, before: FirstSeen | None
 ) -> _Verdict:
     if row.state is ReplicaState.LOADED and (why := why_stopped(row, report)):
         return Drop(row, why, noted=True)
@@ -172,7 +172,7 @@ def _reported(
             return _ended(row, reported, node)
     sequence = report.sequence
     if before is None or before.sequence == sequence:
-        return before or Noticed(now, sequence)
+        return before or FirstSeen(now, sequence)
     return Drop(row, f"its process on {node} is gone")  # It may have been stopped on purpose.
 
 
@@ -189,14 +189,14 @@ def _ended(row: Replica, reported: RunningReplica, node: str) -> Drop | None:
 
 
 def _asked(
-    row: Replica, node: str, answer: Sequence[RunningModel] | None, now: datetime, before: Noticed | None
+    row: Replica, node: str, answer: Sequence[RunningModel] | None, now: datetime, before: FirstSeen | None
 ) -> _Verdict:
     if answer is None:
         return before
     if any(_is_of(row, one.model_id, one.replica_index, one.instance) for one in answer):
         return now
     if before is None:
-        return Noticed(now, 1)
+        return FirstSeen(now, 1)
     return Drop(row, f"the worker on {node} says that it does not run")
 
 
@@ -220,13 +220,13 @@ def _heard_of(row: Replica, memory: DriftMemory) -> datetime:
 # Processes.
 
 
-def _strays(scene: Scene, memory: DriftMemory) -> tuple[list[Stray], Mapping[_Process, Noticed]]:
+def _strays(scene: Scene, memory: DriftMemory) -> tuple[list[Stray], Mapping[_Process, FirstSeen]]:
     found: list[Stray] = []
-    suspects: dict[_Process, Noticed] = {}
+    suspects: dict[_Process, FirstSeen] = {}
     now = scene.replicas.now
     for stray, sequence in _unknown(scene):
         process = (stray.node, stray.key, stray.instance)
-        first = memory.strays.get(process, Noticed(now, sequence))
+        first = memory.strays.get(process, FirstSeen(now, sequence))
         if now - first.at >= _STRAY_FOR and first.sequence != sequence:
             found.append(stray)
         suspects[process] = first

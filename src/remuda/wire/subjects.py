@@ -130,7 +130,7 @@ def replies_to(asker: str) -> str:
     return f"_INBOX.*.{token(asker)}.*"
 
 
-def asked_node(subject: str) -> NodeId:
+def node_of_request(subject: str) -> NodeId:
     """The node that a request is for; for any other subject its first token, which names no node."""
     first, _, rest = subject.partition(".")
     return NodeId(rest.partition(".")[0] or first if first == "nodes" else first)

@@ -136,7 +136,7 @@ def claim(settings: AddressSettings, frontend_url: str) -> Listening:
     host = http_bind(settings, frontend_url)
     chosen = chosen_base_port(settings)
     if settings.http_addr:
-        return Listening(_listen_as_told(settings.http_addr, host), chosen or _free_base_port(host))
+        return Listening(_listen_at(settings.http_addr, host), chosen or _free_base_port(host))
     if chosen is not None:
         setting = "--addr or --http-addr" if split(settings.addr)[1] else "--serve-addr or --http-addr"
         return Listening(listen(host, chosen - 1, setting=setting), chosen)
@@ -162,7 +162,7 @@ async def source_host(frontend_url: str, family: socket.AddressFamily) -> str:
         raise FrontendUnreachable(f"{host} cannot be reached from here: {os_reason(error)}") from error
 
 
-def _listen_as_told(http_addr: str, otherwise: str) -> socket.socket:
+def _listen_at(http_addr: str, otherwise: str) -> socket.socket:
     host, port = split(http_addr)
     if port is None:
         raise Misconfigured(

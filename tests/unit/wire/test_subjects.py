@@ -105,7 +105,7 @@ def test_a_node_answers_below_its_own_id_and_a_frontend_hears_all_that_is_for_it
 
 @pytest.mark.parametrize("subject", ["nodes.n1.backend.list", "nodes.n1.stop", "nodes.n1"])
 def test_the_node_that_is_asked_is_in_the_subject(subject: str) -> None:
-    assert subjects.asked_node(subject) == NODE
+    assert subjects.node_of_request(subject) == NODE
 
 
 @given(st.text())

@@ -83,7 +83,7 @@ class LlamaCppBackend(Backend):
     async def PredictStream(
         self, request: pb.PredictOptions, context: Context
     ) -> AsyncGenerator[pb.Reply, None]:
-        with self._asked() as loaded:
+        with self._running_engine() as loaded:
             plan = plan_generation(request, loaded.context_size, template_has_tools=loaded.template_has_tools)
             generation = await _in_turns(plan)
             reply_of = replies.chat_reply if generation.chat else replies.completion_reply
@@ -109,7 +109,7 @@ class LlamaCppBackend(Backend):
         content = list(request.EmbeddingTokens) or request.Embeddings
         if not content:
             raise Refused(grpc.StatusCode.INVALID_ARGUMENT, "Embeddings and EmbeddingTokens are both empty")
-        with self._asked() as loaded:
+        with self._running_engine() as loaded:
             if not loaded.plan.embeds:
                 message = (
                     "it was not loaded for them: set `embeddings: true` in its YAML "
@@ -126,7 +126,7 @@ class LlamaCppBackend(Backend):
     async def Rerank(self, request: pb.RerankRequest, context: Context) -> pb.RerankResult:
         documents = list(request.documents)
         wanted = request.top_n if request.top_n > 0 else len(documents)
-        with self._asked() as loaded:
+        with self._running_engine() as loaded:
             if not loaded.plan.reranks:
                 message = "it was not loaded for it: set `reranking: true` in its YAML"
                 raise Refused(grpc.StatusCode.UNIMPLEMENTED, message)
@@ -135,12 +135,12 @@ class LlamaCppBackend(Backend):
                 return replies.rerank_result(await loaded.connection.post("/v1/rerank", body), documents)
 
     async def TokenizeString(self, request: pb.PredictOptions, context: Context) -> pb.TokenizationResponse:
-        with self._asked() as loaded:
+        with self._running_engine() as loaded:
             answer = await loaded.connection.post("/tokenize", {"content": request.Prompt})
             return pb.TokenizationResponse(length=len(answer["tokens"]), tokens=answer["tokens"])
 
     async def Detokenize(self, request: pb.DetokenizeRequest, context: Context) -> pb.DetokenizeResponse:
-        with self._asked() as loaded:
+        with self._running_engine() as loaded:
             answer = await loaded.connection.post("/detokenize", {"tokens": list(request.tokens)})
             return pb.DetokenizeResponse(content=answer["content"])
 
@@ -152,11 +152,11 @@ class LlamaCppBackend(Backend):
         return pb.StatusResponse(state=self._state(), memory=memory)
 
     async def GetMetrics(self, request: pb.MetricsRequest, context: Context) -> pb.MetricsResponse:
-        with self._asked() as loaded:
+        with self._running_engine() as loaded:
             return await loaded.metrics()
 
     async def ModelMetadata(self, request: pb.ModelOptions, context: Context) -> pb.ModelMetadataResponse:
-        with self._asked() as loaded:
+        with self._running_engine() as loaded:
             thinking, silent = [
                 (
                     await loaded.connection.post(
@@ -182,7 +182,7 @@ class LlamaCppBackend(Backend):
         return pb.StatusResponse.BUSY if self._engine.busy else pb.StatusResponse.READY
 
     @contextmanager
-    def _asked(self) -> Generator[Engine, None, None]:
+    def _running_engine(self) -> Generator[Engine, None, None]:
         """The engine, for one call; what goes wrong between the two becomes the call's status."""
         if self._engine is None:
             raise Refused(grpc.StatusCode.FAILED_PRECONDITION, "model not loaded")

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from remuda.backends.llama_cpp.forced_calls import Tools, call_schema, told_of
+from remuda.backends.llama_cpp.forced_calls import Tools, call_schema, with_tools_named
 from remuda.core.errors import Invalid
 from remuda.core.gbnf import check_grammar
 from remuda.core.schema_shape import SchemaShape
@@ -105,7 +105,7 @@ def _with_tools(
     if choice != "required" or not tools:
         return Generation(True, body)
     try:
-        bound = {"messages": told_of(tools, body["messages"]), "json_schema": call_schema(tools)}
+        bound = {"messages": with_tools_named(tools, body["messages"]), "json_schema": call_schema(tools)}
     except (KeyError, TypeError, AttributeError, RecursionError) as error:
         raise BadRequest("Tools are not a list of functions with names and parameters") from error
     return Generation(True, unbound | bound, forced_call=True)

@@ -55,7 +55,7 @@ class ReportBuilder:
     def report(self) -> Report:
         return Report(
             installed=self._installed,
-            replicas=tuple(self._told(replica) for replica in self._supervision.replicas()),
+            replicas=tuple(self._running_replica(replica) for replica in self._supervision.replicas()),
             work=self._work.report(),
             stopped=self._access.stopped_lately(),
             models_path=self._models.path,
@@ -97,7 +97,7 @@ class ReportBuilder:
             self._installed = installed
             self._changed()
 
-    def _told(self, replica: ProcessStatus) -> RunningReplica:
+    def _running_replica(self, replica: ProcessStatus) -> RunningReplica:
         return RunningReplica(
             model_id=replica.key.model_id,
             replica_index=replica.key.replica_index,

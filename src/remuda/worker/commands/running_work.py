@@ -268,13 +268,13 @@ class WorkInHand:
                 with attempt.scope:
                     yield attempt
             except StartFailed:  # Its files are there, and the report says that they do not start.
-                await self._told(watched and reported)
+                await self._deliver_report(watched and reported)
                 raise
             if attempt.scope.cancelled_caught:
                 raise Conflict(f"the {kind} was cancelled", hint="what was downloaded is kept")
-            await self._told(watched and reported)
+            await self._deliver_report(watched and reported)
 
-    async def _told(self, wanted: bool) -> None:
+    async def _deliver_report(self, wanted: bool) -> None:
         if wanted:
             with anyio.move_on_after(limits.REPORT_BEFORE_REPLY_S):
                 await self._deliver()

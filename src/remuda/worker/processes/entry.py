@@ -25,8 +25,8 @@ from remuda.worker.processes.exit_reasons import (
     Over,
     PortLost,
     Useless,
+    describe_end,
     port_in_use,
-    told,
     without_lines,
 )
 from remuda.worker.processes.model import (
@@ -280,7 +280,7 @@ class ProcessEntry:
     async def live(self, leave: Callable[[], None]) -> None:
         """Until it is stopped, or could not be started in the first place.
 
-        `leave` is called at the end, before those who wait for it are told."""
+        `leave` is called at the end, before those who wait for it are describe_end."""
         short_lives = 0
         try:
             while not self.stopping:
@@ -369,7 +369,7 @@ class ProcessEntry:
         taken = port_in_use(stderr) or not self._context.machine.port_free(port)
         if isinstance(over, Ended) and taken and not was_ready:
             over = PortLost(port, over.code)
-        reason = told(over, stderr, was_ready=was_ready, oom=process.oom_killed())
+        reason = describe_end(over, stderr, was_ready=was_ready, oom=process.oom_killed())
         lost = over.port if isinstance(over, PortLost) else 0
         return _Ending(reason, timedelta(seconds=lived_s), lost)
 

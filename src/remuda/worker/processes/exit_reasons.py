@@ -56,7 +56,7 @@ class PortLost:
 Over = Ended | Useless | PortLost
 
 
-def told(over: Over, stderr: Sequence[str], *, was_ready: bool, oom: bool | None = None) -> str:
+def describe_end(over: Over, stderr: Sequence[str], *, was_ready: bool, oom: bool | None = None) -> str:
     """The whole story: what happened, the likely cause, and the last lines it wrote. `oom`: whether the
     kernel's out-of-memory killer was at work meanwhile; None when that is not known."""
     match over:
@@ -73,7 +73,7 @@ def told(over: Over, stderr: Sequence[str], *, was_ready: bool, oom: bool | None
 
 
 def without_lines(story: str) -> str:
-    """What `told` tells, short enough to be reported again and again."""
+    """What `describe_end` tells, short enough to be reported again and again."""
     return story.partition(_LAST_LINES)[0]
 
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from remuda.backends.llama_cpp.forced_calls import CallReading, call_schema, told_of
+from remuda.backends.llama_cpp.forced_calls import CallReading, call_schema, with_tools_named
 from remuda.rpc import backend_pb2 as pb
 
 WEATHER = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}
@@ -17,14 +17,14 @@ def piece(text: str, tokens: int) -> pb.Reply:
 
 
 def test_the_model_is_told_of_the_tools_before_anything_else() -> None:
-    first, *rest = told_of([WEATHER, CLOCK], [QUESTION])
+    first, *rest = with_tools_named([WEATHER, CLOCK], [QUESTION])
     assert first["role"] == "system"
     assert [json.loads(line)["name"] for line in first["content"].splitlines()[1:]] == ["weather", "clock"]
     assert rest == [QUESTION]
 
 
 def test_what_the_system_says_comes_first() -> None:
-    first, *rest = told_of([CLOCK], [{"role": "system", "content": "Be brief."}, QUESTION])
+    first, *rest = with_tools_named([CLOCK], [{"role": "system", "content": "Be brief."}, QUESTION])
     assert first["content"].startswith("Be brief.\n\n")
     assert first["content"].endswith('{"name": "clock"}')
     assert rest == [QUESTION]

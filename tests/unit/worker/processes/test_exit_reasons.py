@@ -1,12 +1,12 @@
-"""What a person is told about a process that ended."""
+"""What a person is describe_end about a process that ended."""
 
 import pytest
 
-from remuda.worker.processes.exit_reasons import Ended, Useless, likely_cause, told
+from remuda.worker.processes.exit_reasons import Ended, Useless, describe_end, likely_cause
 
 
 def test_the_story_has_what_happened_the_cause_and_the_last_lines() -> None:
-    story = told(Ended(-9), ["loading", "still loading"], was_ready=False)
+    story = describe_end(Ended(-9), ["loading", "still loading"], was_ready=False)
     assert story == (
         "it was killed by SIGKILL before it became ready: by the kernel when memory ran out, or by another"
         " program (see the kernel's log); its last lines:\n  loading\n  still loading"
@@ -21,15 +21,15 @@ def test_the_story_has_what_happened_the_cause_and_the_last_lines() -> None:
     ],
 )
 def test_a_kill_for_lack_of_memory_is_told_only_where_the_kernel_counted_one(oom: bool, cause: str) -> None:
-    assert told(Ended(-9), [], was_ready=True, oom=oom).startswith(cause)
+    assert describe_end(Ended(-9), [], was_ready=True, oom=oom).startswith(cause)
 
 
 def test_a_process_that_lives_but_does_not_serve_is_told_without_an_exit_code() -> None:
-    assert told(Useless("did not become ready"), [], was_ready=False) == "it did not become ready"
+    assert describe_end(Useless("did not become ready"), [], was_ready=False) == "it did not become ready"
 
 
 def test_a_crash_after_readiness_does_not_speak_of_the_start() -> None:
-    assert told(Ended(3), [], was_ready=True) == "it ended with exit code 3"
+    assert describe_end(Ended(3), [], was_ready=True) == "it ended with exit code 3"
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,9 @@ def test_usual_causes_are_recognised(code: int, line: str, cause: str) -> None:
 )
 def test_a_backend_that_ends_with_its_engine_is_told_as_such(reason: str, cause: str) -> None:
     line = f"03:12:37 ERROR remuda.backends.serving stopping reason={f'the engine was ended by {reason}'!r}"
-    story = told(Ended(1), ["loaded", line, "03:12:37 INFO remuda.backends.serving stopped"], was_ready=True)
+    story = describe_end(
+        Ended(1), ["loaded", line, "03:12:37 INFO remuda.backends.serving stopped"], was_ready=True
+    )
     assert story.startswith(f"it ended with exit code 1: {cause}")
 
 
