@@ -280,7 +280,7 @@ class ProcessEntry:
     async def live(self, leave: Callable[[], None]) -> None:
         """Until it is stopped, or could not be started in the first place.
 
-        `leave` is called at the end, before those who wait for it are describe_end."""
+        `leave` is called at the end, before those who wait for it are told."""
         short_lives = 0
         try:
             while not self.stopping:

@@ -1,4 +1,4 @@
-"""What a person is describe_end about a process that ended."""
+"""What a person is told about a process that ended."""
 
 import pytest
 
