@@ -177,7 +177,7 @@ class Hubs:
             case LocalPath(path):
                 return LocalSupplier(Path(path))
             case BucketObject() as source:
-                return await self._storage.supplier(source, await self._access.credentials.read())
+                return self._storage.supplier(source, await self._access.credentials.read())
             case WheelFile() as source:
                 return WheelSupplier(self._client, self._indexes, source)
             case other:

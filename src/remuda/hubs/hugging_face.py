@@ -38,6 +38,7 @@ _MESSAGE_CHARS_MAX: Final = 300
 _NEXT: Final = re.compile(r'<([^>]+)>\s*;\s*rel="?next"?')
 _RESET: Final = re.compile(r";\s*t=(\d{1,6})")
 _TOKEN_HINT: Final = "set HF_TOKEN, or put a token of your account into the credentials file"
+_RESOLVE: Final = re.compile(r"[^/]+/[^/]+/resolve/[^/]+/.")
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 
 FindToken = Callable[[str], Awaitable[SecretStr | None]]
@@ -89,7 +90,9 @@ class HuggingFace:
         return HubCache(self._settings.cache)
 
     def owns(self, url: str) -> bool:
-        return url.startswith(f"{self._settings.endpoint}/")
+        """Whether it is the address of a file at the hub, as `url` makes them."""
+        path = url.removeprefix(f"{self._settings.endpoint}/")
+        return path != url and bool(_RESOLVE.match(path))
 
     async def supplier(self, url: str) -> HttpSupplier:
         """Of one file at the hub."""
@@ -195,7 +198,7 @@ class HuggingFace:
         url = self.url(source)
         authorization = await self._authorization(url)
         async with self._client.transport.request(
-            "HEAD", URL(url, encoded=True), authorization=authorization, leave_origin=False
+            "HEAD", URL(url, encoded=True), authorization=authorization, relative_only=True
         ) as answer:
             if answer.status != 200 and "Location" not in answer.headers:
                 await self._explain(

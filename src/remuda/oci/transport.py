@@ -206,11 +206,11 @@ class Transport:
         authorization: SecretStr | None = None,
         form: Mapping[str, str] | None = None,
         named_by: URL | None = None,
-        leave_origin: bool = True,
+        relative_only: bool = False,
     ) -> AsyncIterator[Response]:
         """One exchange, any status. `authorization` never leaves the origin of `url`, redirects or not.
 
-        Without `leave_origin` an answer that sends us to another server is returned as it is.
+        With `relative_only` an answer that redirects to a whole address is returned as it is.
         `named_by` is the server that sends us there, if it was not an admin: it cannot send us to loopback or
         link-local addresses unless it is at one itself.
         """
@@ -230,12 +230,11 @@ class Transport:
                 if response.status not in _REDIRECTS or location is None or form is not None:
                     yield Response(response, url, self._idle_read_s)
                     return
-                target = self._redirected(url, location)
-                if not leave_origin and target.origin() != origin:
+                if relative_only and ("://" in location or location.startswith("//")):
                     yield Response(response, url, self._idle_read_s)
                     return
                 await stack.aclose()
-                named_by, url = url, target
+                named_by, url = url, self._redirected(url, location)
             raise RegistryFailed(f"{origin.host} redirects more than {limits.REDIRECTS_MAX} times")
 
     async def _session(self, url: URL, named_by: URL | None, own: str | None) -> aiohttp.ClientSession:

@@ -4,10 +4,10 @@ The library is loaded when storage is first used: it is large, and few processes
 """
 
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import IO, TYPE_CHECKING
 
 import anyio
@@ -42,10 +42,16 @@ class ObjectChanged(StorageFailed):
 @dataclass(frozen=True, slots=True)
 class S3Account:
     url: str
+    """Empty: Amazon's."""
     bucket: str
     region: str = "us-east-1"
     access_key: SecretStr | None = None
     secret_key: SecretStr | None = field(default=None, repr=False)
+    session_token: SecretStr | None = field(default=None, repr=False)
+
+    @property
+    def place(self) -> str:
+        return self.url or "Amazon S3"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,14 +70,20 @@ class _Part:
 
 
 class S3Storage:
-    def __init__(self, account: S3Account) -> None:
+    """`patience` is with one request and its whole body; `retries` are the library's own."""
+
+    def __init__(
+        self, account: S3Account, patience: timedelta = limits.PART, retries: int = limits.RETRIES_MAX
+    ) -> None:
         self._account = account
+        self._patience = patience
+        self._retries = retries
         self._opened: S3Store | None = None
 
     @property
     def _store(self) -> "S3Store":
         if self._opened is None:
-            self._opened = _open(self._account)
+            self._opened = _open(self._account, self._patience, self._retries)
         return self._opened
 
     async def facts(self, key: str) -> ObjectFacts:
@@ -101,6 +113,38 @@ class S3Storage:
                 await give(part.data)
         if failure is not None:
             raise failure
+
+    async def stream(self, key: str, facts: ObjectFacts, start: int) -> AsyncIterator[bytes]:
+        """The same in one request, as it arrives: slower, but little is lost when it breaks off."""
+        import obstore
+
+        if start >= facts.size:
+            return
+        with self._explained(key):
+            got = await obstore.get_async(self._store, key, options={"range": (start, facts.size)})
+            if str(got.meta["e_tag"] or "") != facts.etag:
+                raise ObjectChanged(f"the object {key} was replaced while it was read")
+            pieces = aiter(got.stream(min_chunk_size=limits.STREAM_BYTES))
+        while True:
+            with self._explained(key), anyio.fail_after(limits.SILENCE_S):
+                piece = await anext(pieces, None)
+            if piece is None:
+                return
+            yield bytes(piece)
+
+    async def listed(self, prefix: str) -> dict[str, ObjectFacts]:
+        """Every object below a prefix that ends with a slash, in the order of their keys."""
+        import obstore
+
+        found: dict[str, ObjectFacts] = {}
+        with self._explained(prefix):
+            async for chunk in obstore.list(self._store, prefix):
+                found |= {
+                    str(one["path"]): ObjectFacts(int(one["size"]), str(one["e_tag"] or "")) for one in chunk
+                }
+                if len(found) > limits.LISTED_MAX:
+                    raise Invalid(f"there are more than {limits.LISTED_MAX} objects below {prefix}")
+        return dict(sorted(found.items()))
 
     async def write(self, key: str, file: IO[bytes], created_at: datetime) -> None:
         """The rest of the file. Replaces what is there."""
@@ -151,7 +195,7 @@ class S3Storage:
     def _explained(self, key: str) -> Iterator[None]:
         from obstore.exceptions import BaseError, PermissionDeniedError, UnauthenticatedError
 
-        where = f"object {key} in bucket {self._account.bucket} at {self._account.url}"
+        where = f"object {key} in bucket {self._account.bucket} at {self._account.place}"
         try:
             yield
         except FileNotFoundError:
@@ -161,18 +205,21 @@ class S3Storage:
             raise StorageRefused(f"access denied: {where}", hint=hint) from None
         except ValueError as error:
             raise Invalid(f"invalid key: {_first_line(error)}") from None
+        except TimeoutError:
+            raise StorageFailed(f"{where}: nothing came for {limits.SILENCE_S:g} s") from None
         except (BaseError, OSError) as error:
             raise StorageFailed(f"{where}: {_first_line(error)}") from error
 
 
-def _open(account: S3Account) -> "S3Store":
+def _open(account: S3Account, patience: timedelta, retries: int) -> "S3Store":
     from obstore.store import S3Store
 
-    config: S3Config = {
-        "endpoint": account.url,
-        "region": account.region,
-        "virtual_hosted_style_request": False,
-    }
+    config: S3Config = {"region": account.region}
+    if account.url:
+        config["endpoint"] = account.url
+        config["virtual_hosted_style_request"] = False
+    if account.session_token is not None:
+        config["session_token"] = account.session_token.get_secret_value()
     if account.access_key is None or account.secret_key is None:
         config["skip_signature"] = True
     else:
@@ -184,9 +231,9 @@ def _open(account: S3Account) -> "S3Store":
         client_options={
             "allow_http": account.url.startswith("http://"),
             "connect_timeout": limits.CONNECT,
-            "timeout": limits.PART,
+            "timeout": patience,
         },
-        retry_config={"max_retries": limits.RETRIES_MAX, "retry_timeout": limits.RETRY},
+        retry_config={"max_retries": retries, "retry_timeout": limits.RETRY},
     )
 
 

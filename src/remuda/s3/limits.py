@@ -7,6 +7,9 @@ from remuda.core.retry import Backoff
 
 PART_BYTES: Final = 16 << 20  # Asked for in one request.
 SENT_PART_BYTES: Final = 16 << 20
+STREAM_BYTES: Final = 64 << 10  # What has come of so many when a stream breaks off is lost.
+SILENCE_S: Final = 60.0  # A stream that brings nothing for so long has broken off.
+LISTED_MAX: Final = 10_000
 PARTS_AT_ONCE_MAX: Final = 4
 PART: Final = timedelta(minutes=2)  # Patience with one part.
 CONNECT: Final = timedelta(seconds=10)
