@@ -22,7 +22,7 @@ from remuda.ops.broadcast import ChangeSignal
 from remuda.ops.commander import BusCommander, Timeouts
 from remuda.ops.inventories import Inventories
 from remuda.ops.model import Goal, Kind, Operation, OpId, RollOut, Source, Step, StepPolicy
-from remuda.ops.ports import ModelWork, PatientBusPort, TapPort
+from remuda.ops.ports import FrontendWork, ModelWork, PatientBusPort, TapPort
 from remuda.ops.progress_board import ProgressBoard, ProgressSubscription
 from remuda.ops.reconciler import Pace, Reconciler
 from remuda.store.database import Database
@@ -39,6 +39,7 @@ BACKEND = "llama-cpp"
 BUILD = "cpu-llama-cpp"
 DONE = BackendInstallReply(success=True, address="127.0.0.1:50052")
 AS_SHIPPED = Pace()
+MakeFrontendWork = Callable[[SqlOpStore, ProgressBoard], FrontendWork]
 QUICK = StepPolicy(backoff_first=timedelta(milliseconds=50), backoff_most=timedelta(milliseconds=200))
 
 
@@ -88,6 +89,7 @@ async def ops_frontend(
     list_every: timedelta = timedelta(seconds=30),
     reconciles: bool = True,
     model_work: ModelWork | None = None,
+    frontend_work: "MakeFrontendWork | None" = None,
 ) -> AsyncIterator[OpsFrontend]:
     """At work while the block lasts."""
     lines, timeouts, store = lines or bus, timeouts or Timeouts(), SqlOpStore(database)
@@ -105,6 +107,8 @@ async def ops_frontend(
         bus_trouble=trouble,
         changed=signal.notify,
         model_work=model_work,
+        frontend_work=None if frontend_work is None else frontend_work(store, board),
+        own_at_once_max=3,
     )
     inventories = Inventories(lines, store, clock, signal.notify, list_every)
     reconciler = Reconciler(

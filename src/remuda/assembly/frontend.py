@@ -3,7 +3,7 @@
 import os
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import cache, partial
@@ -23,6 +23,7 @@ from remuda.assembly.running import Runner, background
 from remuda.assembly.serving import Ground, ServingRig
 from remuda.assembly.settings import FrontendSettings
 from remuda.assembly.settings.shared import registration_token
+from remuda.assembly.sources import registries_of
 from remuda.bus.client import Bus
 from remuda.bus.messages import Connected
 from remuda.core import limits
@@ -46,6 +47,8 @@ from remuda.host import joining
 from remuda.host.folder import DataFolder, stable_id, write_json
 from remuda.host.joining import own_wheel, own_wheel_name
 from remuda.host.ports import listen
+from remuda.hubs.hubs import HubAccess, Hubs, open_hubs
+from remuda.model_installs.library import ModelLibrary
 from remuda.ops.broadcast import ChangeSignal
 from remuda.store.accounts import SqlKeyStore, SqlSecretStore
 from remuda.store.database import Database, open_database
@@ -224,6 +227,11 @@ class _Build:
             join_script=joining.script,
         )
 
+    def _hubs(self) -> AbstractAsyncContextManager[Hubs]:
+        return open_hubs(
+            self.clock, self.entropy, HubAccess(env=os.environ), registries=registries_of(self._settings)
+        )
+
     async def _forget_own_worker(self, registry: Registry) -> None:
         """Before any reader finds it there: what it ran when an earlier process was killed is gone."""
         if self.starts_worker:
@@ -233,8 +241,9 @@ class _Build:
     async def _open_work(self, ground: Ground) -> tuple[Ops, Serving, Inference]:
         """Operations first: they end last, for serving still needs them when it ends."""
         await self._forget_own_worker(ground.registry)
-        rig = ServingRig(ground)
-        ops = await self._stack.enter_async_context(open_ops(ground.parts, rig.model_work))
+        hubs = await self._stack.enter_async_context(self._hubs())
+        rig = ServingRig(ground, hubs, ModelLibrary(self._folder.model_store, self.models))
+        ops = await self._stack.enter_async_context(open_ops(ground.parts, rig.model_work, rig.file_work))
         return ops, *await self._stack.enter_async_context(rig.at_work())
 
     @property

@@ -35,7 +35,7 @@ from remuda.ops.commander import BusCommander, Timeouts
 from remuda.ops.feed import Feed
 from remuda.ops.inventories import Inventories
 from remuda.ops.model import StepPolicy
-from remuda.ops.ports import Build, Figures, ModelWork, Pin, Pinner
+from remuda.ops.ports import Build, Figures, FrontendWork, ModelWork, Pin, Pinner
 from remuda.ops.progress_board import ProgressBoard, ProgressSubscription
 from remuda.ops.reconciler import Reconciler
 from remuda.ops.service import Operations, Policy
@@ -89,6 +89,7 @@ def _image(uri: str) -> Reference | None:
 
 
 _REQUESTS_MAX = 1000  # Open at once, over all operations.
+_MODELS_AT_ONCE_MAX = 3  # Installed or removed by this frontend.
 _ONCE = RetryPolicy(attempts_max=1)  # An admin waits for the answer, and can do without it.
 
 
@@ -127,10 +128,13 @@ class Workshop:
 
 
 MakeModelWork = Callable[[Workshop], ModelWork]
+MakeFrontendWork = Callable[[Workshop], FrontendWork]
 
 
 @asynccontextmanager
-async def open_ops(parts: FrontendParts, make_model_work: MakeModelWork) -> AsyncIterator[Ops]:
+async def open_ops(
+    parts: FrontendParts, make_model_work: MakeModelWork, make_frontend_work: MakeFrontendWork
+) -> AsyncIterator[Ops]:
     """Operations are moved on for as long as the block lasts."""
     settings, clock, entropy = parts.settings, parts.clock, parts.entropy
     keys = Keychain(docker_config_files(os.environ), os.environ)
@@ -149,13 +153,40 @@ async def open_ops(parts: FrontendParts, make_model_work: MakeModelWork) -> Asyn
             galleries_of(settings), fetcher=own_fetcher, cache=cache, clock=clock, failures=failures
         )
         galleries, pinner = GalleryView(own, asked_for), RegistryPinner(client)
-        async with _at_work(parts, galleries, pinner, make_model_work) as ops:
+        async with _at_work(parts, galleries, pinner, make_model_work, make_frontend_work) as ops:
             yield ops
+
+
+def _commander(
+    parts: FrontendParts,
+    shop: Workshop,
+    progress: ProgressSubscription,
+    model_work: ModelWork,
+    frontend_work: FrontendWork,
+) -> BusCommander:
+    return BusCommander(
+        parts.bus,
+        shop.store,
+        shop.board,
+        progress,
+        parts.clock,
+        timeouts=parts.timeouts,
+        at_once_max=_REQUESTS_MAX,
+        bus_trouble=parts.bus_trouble,
+        changed=parts.signal.notify,
+        model_work=model_work,
+        frontend_work=frontend_work,
+        own_at_once_max=_MODELS_AT_ONCE_MAX,
+    )
 
 
 @asynccontextmanager
 async def _at_work(
-    parts: FrontendParts, galleries: GalleryView, pinner: Pinner, make_model_work: MakeModelWork
+    parts: FrontendParts,
+    galleries: GalleryView,
+    pinner: Pinner,
+    make_model_work: MakeModelWork,
+    make_frontend_work: MakeFrontendWork,
 ) -> AsyncIterator[Ops]:
     store, clock, bus, signal = SqlOpStore(parts.database), parts.clock, parts.bus, parts.signal
     board = ProgressBoard(store, clock)
@@ -174,18 +205,8 @@ async def _at_work(
         changed=signal.notify,
         figures=parts.figures,
     )
-    commander = BusCommander(
-        bus,
-        store,
-        board,
-        progress,
-        clock,
-        timeouts=parts.timeouts,
-        at_once_max=_REQUESTS_MAX,
-        bus_trouble=parts.bus_trouble,
-        changed=signal.notify,
-        model_work=make_model_work(Workshop(store, operations, board)),
-    )
+    shop = Workshop(store, operations, board)
+    commander = _commander(parts, shop, progress, make_model_work(shop), make_frontend_work(shop))
     reconciler = Reconciler(
         store,
         parts.standings,

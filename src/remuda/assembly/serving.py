@@ -1,7 +1,7 @@
 """Builds serving on a frontend: from requests to replicas, and from configured models to loaded ones."""
 
 import socket
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -17,10 +17,20 @@ from remuda.core.ids import MachineId
 from remuda.fleet.identity import NodeTokens
 from remuda.fleet.ports import FleetStore
 from remuda.fleet.registry import Registry
+from remuda.gallery.model import Reading
+from remuda.gallery.model_entries import ModelEntry
+from remuda.gallery.sources import REMUDA_MODELS, shipped_models
 from remuda.gateway.openai.client_response import Running
 from remuda.gateway.openai.request_records import InferenceFigures
 from remuda.gateway.services import Inference, Serving
 from remuda.inference.model import ReplicaEndpoint
+from remuda.model_installs.installer import Installer, InstallerDeps
+from remuda.model_installs.library import ModelLibrary
+from remuda.model_installs.ports import ModelHub
+from remuda.model_installs.remover import Remover
+from remuda.model_installs.rooms import node_rooms
+from remuda.model_installs.service import ModelInstalls
+from remuda.model_installs.work import BoardTeller, ModelFileWork
 from remuda.router.cold_path import ColdPath, UnknownModels
 from remuda.router.confirmation import Confirming
 from remuda.router.dispatch import RequestDispatcher, WaitLimits
@@ -74,11 +84,17 @@ def load_limits_of(settings: FrontendSettings) -> LoadLimits:
     return LoadLimits(settings.nats_backend_install_timeout, settings.nats_model_load_timeout)
 
 
+async def _model_galleries() -> Sequence[Reading[ModelEntry]]:
+    return [Reading(REMUDA_MODELS, shipped_models())]
+
+
 class ServingRig:
     """The parts, put together in two steps: operations carry out loads, and loads need operations."""
 
-    def __init__(self, ground: Ground) -> None:
+    def __init__(self, ground: Ground, hubs: ModelHub, library: ModelLibrary) -> None:
         self._ground = ground
+        self._hubs = hubs
+        self._library = library
         settings, clock = ground.parts.settings, ground.parts.clock
         self._replicas = SqlReplicaStore(ground.parts.database)
         self._model_store = SqlModelStore(ground.parts.database)
@@ -124,6 +140,38 @@ class ServingRig:
         unloader = Unloader(self._replicas, self._worker, self._peers, shop.store.live, self._keeper)
         return ReplicaWork(Loader(deps), unloader, self._replicas, self._keeper)
 
+    def file_work(self, shop: Workshop) -> ModelFileWork:
+        """What operations hand installs and removals of models to."""
+        ground = self._ground
+        parts = ground.parts
+        deps = InstallerDeps(
+            self._hubs,
+            self._library,
+            self._model_store,
+            partial(node_rooms, ground.registry.standings),
+            BoardTeller(shop.board, parts.ticks, parts.clock),
+            self._keeper,
+            parts.frontend,
+        )
+        self._remover = Remover(self._library, self._model_store, shop.store, self._keeper)
+        return ModelFileWork(Installer(deps), self._remover)
+
+    def _installs(self) -> ModelInstalls:
+        ground = self._ground
+        parts = ground.parts
+        return ModelInstalls(
+            self._shop.store,
+            self._model_store,
+            _model_galleries,
+            ground.registry.standings,
+            clock=parts.clock,
+            entropy=parts.entropy,
+            signal=parts.signal,
+            own_machines=ground.own_machines,
+            shared=self._shared,
+            figures=parts.figures,
+        )
+
     @asynccontextmanager
     async def at_work(self) -> AsyncIterator[tuple[Serving, Inference]]:
         """Requests are answered for as long as the block lasts."""
@@ -158,6 +206,7 @@ class ServingRig:
         serving = Serving(
             models,
             ModelEdits(models, self._model_store, self._shop.store, folder, self._keeper),
+            self._installs(),
             self._peers.everywhere,
             self._unloads_at,
             cold.look,
@@ -165,6 +214,7 @@ class ServingRig:
             suspects.nodes_out_of_reach,
         )
         runners = (
+            self._remover.run,
             self._translation.left.run,
             folder.run,
             self._keeper.run,

@@ -14,7 +14,15 @@ from remuda.core.clock import Clock
 from remuda.core.errors import Internal, Invalid, NotFound, RemudaError, WrongMethod
 from remuda.core.field_errors import field_error
 from remuda.gateway import home, nodes, openapi, probes
-from remuda.gateway.admin import backends, model_edits, models, node_logs, operations, ops_api
+from remuda.gateway.admin import (
+    backends,
+    model_edits,
+    model_installs,
+    models,
+    node_logs,
+    operations,
+    ops_api,
+)
 from remuda.gateway.admin import keys as admin_keys
 from remuda.gateway.admin import nodes as admin_nodes
 from remuda.gateway.guards import HostGuard, TokenRefused
@@ -35,6 +43,7 @@ _ROUTERS = (
     nodes.routes,
     models.load_status_routes,  # Before those for models, whose names may end in anything.
     model_edits.routes,
+    model_installs.routes,
     models.routes,  # Before those for nodes, whose ids would take /api/nodes/models.
     admin_nodes.routes,
     operations.routes,

@@ -114,6 +114,7 @@ _BODIES: tuple[type[BaseModel], ...] = (
     operations.OpRetryBody,
     operations.RollOutBody,
     serving.ModelAdd,
+    serving.ModelInstallBody,
     serving.ModelNamed,
     serving.ModelPatch,
     serving.ModelRename,

@@ -19,6 +19,7 @@ from remuda.gateway.node_logs import NodeLogs
 from remuda.gateway.openai.client_response import Running
 from remuda.gateway.openai.request_records import InferenceFigures
 from remuda.gateway.server import PEER, TrustedProxies
+from remuda.model_installs.service import ModelInstalls
 from remuda.ops.feed import Feed
 from remuda.ops.service import Operations
 from remuda.ops.upgrade_check import UpgradeCheck
@@ -68,6 +69,7 @@ class Serving:
 
     models: Models
     edits: ModelEdits
+    installs: ModelInstalls
     in_flight: Callable[[ReplicaKey], int]  # Over all frontends, as far as they have told.
     unloads_at: Callable[[Replica], datetime | None]  # If it is not used until then; None: never.
     load_status: Callable[[str], Awaitable[LoadStatus | None]]

@@ -60,6 +60,11 @@ class DataFolder:
         return self.root / "models"
 
     @property
+    def model_store(self) -> Path:
+        """The content of models that were installed, by digest. The folder of models has links to it."""
+        return self.root / "model-store"
+
+    @property
     def joined(self) -> Path:
         """What `remuda join` was told, so that `remuda worker` alone resumes."""
         return self.worker / "joined.json"

@@ -17,15 +17,27 @@ from remuda.core.events import AutoResetEvent
 from remuda.core.retry import Backoff
 from remuda.core.tasks import TaskOwner
 from remuda.ops import replies
-from remuda.ops.model import Dispatch, Ending, Kind, NotNeeded, Outcome, Stage, Step, StepPolicy, Verb
-from remuda.ops.ports import ModelWork, OpStore, PatientBusPort
+from remuda.ops.model import (
+    FRONTENDS,
+    Dispatch,
+    Ending,
+    Kind,
+    NotNeeded,
+    Outcome,
+    Stage,
+    Step,
+    StepPolicy,
+    Verb,
+)
+from remuda.ops.ports import FrontendWork, ModelWork, OpStore, PatientBusPort
 from remuda.ops.progress_board import AttemptKey, ProgressBoard, ProgressSubscription
 
 log = structlog.get_logger(__name__)
 
 _REPLY_MOST: Final = timedelta(hours=24)  # For as long as a worker may answer one request.
-_WITH_PROGRESS: Final = frozenset({Verb.INSTALL, Verb.UPGRADE, Verb.PROVE, Verb.LOAD})
+_WITH_PROGRESS: Final = frozenset({Verb.INSTALL, Verb.UPGRADE, Verb.PROVE, Verb.LOAD}) | {Verb.INSTALL_MODEL}
 _OWNERS_MAX: Final = 3  # Frontends that may die over one load.
+_INSTALL_OWNERS_MAX: Final = 100  # The same over one install of a model, which goes on where it was.
 _TAKEN_OVER_AFTER: Final = timedelta(seconds=1)
 _OWNER_SILENT: Final = timedelta(seconds=15)  # After its request is no longer known to be open.
 _GIVEN_UP: Final = NotNeeded("it was abandoned because it is no longer wanted")
@@ -45,6 +57,7 @@ class Timeouts:
     cancel: timedelta = timedelta(seconds=10)
     load: timedelta = timedelta(hours=24)  # The loader has deadlines of its own, which progress extends.
     unload: timedelta = timedelta(minutes=15)
+    install_model: timedelta = timedelta(days=30)  # However large it is: what stalls is given up sooner.
 
     def of(self, step: Step) -> timedelta:
         if step.stage is Stage.ROLL_BACK:
@@ -57,10 +70,12 @@ class Timeouts:
             Kind.REMOVE: self.remove,
             Kind.LOAD: self.load,
             Kind.UNLOAD: self.unload,
+            Kind.INSTALL_MODEL: self.install_model,
+            Kind.REMOVE_MODEL: self.remove,
         }[step.kind]
 
     def policy(self, step: Step, policy: StepPolicy) -> StepPolicy:
-        if step.kind.of_model:  # A request waits: it is taken over soon, and not for ever.
+        if step.kind.of_replica:  # A request waits: it is taken over soon, and not for ever.
             return replace(
                 policy,
                 answer=self.of(step),
@@ -68,6 +83,8 @@ class Timeouts:
                 failures_max=_OWNERS_MAX,
                 backoff_first=_TAKEN_OVER_AFTER,
             )
+        if step.node == FRONTENDS:
+            return replace(policy, answer=self.of(step), lease=_OWNER_SILENT, owners_max=_INSTALL_OWNERS_MAX)
         return replace(policy, answer=self.of(step))
 
 
@@ -99,8 +116,12 @@ class BusCommander:
         bus_trouble: Callable[[], str],
         changed: Callable[[], None],
         model_work: ModelWork | None = None,
+        frontend_work: FrontendWork | None = None,
+        own_at_once_max: int = 1,
     ) -> None:
         self._model_work = model_work
+        self._frontend_work = frontend_work
+        self._own_at_once_max = own_at_once_max
         self._bus = bus
         self._store = store
         self._board = board
@@ -122,8 +143,19 @@ class BusCommander:
         if self._bus_trouble():
             return 0
         now_s = self._clock.monotonic()
-        busy = sum(now_s < one.on_time_until_s and not one.doubted for one in self._open.values())
+        busy = sum(
+            now_s < one.on_time_until_s and not one.doubted
+            for (_, node, _), one in self._open.items()
+            if node != FRONTENDS
+        )
         return max(self._at_once_max - busy, 0)
+
+    @property
+    def own_room(self) -> int:
+        """How many more this frontend may begin that it does for itself."""
+        if self._frontend_work is None:
+            return 0
+        return max(self._own_at_once_max - sum(node == FRONTENDS for _, node, _ in self._open), 0)
 
     @property
     def awaited(self) -> frozenset[AttemptKey]:
@@ -166,6 +198,8 @@ class BusCommander:
     async def send(self, dispatch: Dispatch, step: Step) -> None:
         """Begin to send it, and return. The reply, whenever it comes, goes to the store."""
         key = (dispatch.op, dispatch.node, dispatch.attempt)
+        if dispatch.verb is Verb.CANCEL and dispatch.node == FRONTENDS:
+            return  # Whichever frontend is at it finds in its next pass that it is not wanted: see `keep`.
         if dispatch.verb is Verb.CANCEL:
             self.cancel(key)
         elif key not in self._open:
@@ -187,7 +221,7 @@ class BusCommander:
                 if outcome is not None:
                     self._board.ended(key)
                     await self._record(step, outcome)
-            if scope.cancelled_caught and step.kind.of_model:  # Then nothing is at work any more.
+            if scope.cancelled_caught and step.by_frontend:  # Then nothing is at work any more.
                 await self._record(step, Outcome(step.attempt, _GIVEN_UP))
         except Exception:  # One attempt's defect is no other's: its lease runs out, and it is tried again.
             log.exception("dispatch_broke", op=step.op, node=step.node, verb=verb)
@@ -206,7 +240,8 @@ class BusCommander:
 
     async def _outcome(self, verb: Verb, step: Step) -> Outcome | None:
         """How it ended; None: unknown, the worker may have received the request, or not."""
-        if trouble := self._bus_trouble():  # Nothing was sent, and that is certain.
+        trouble = "" if step.node == FRONTENDS else self._bus_trouble()
+        if trouble:  # Nothing was sent, and that is certain.
             return Outcome(step.attempt, BusUnusable(trouble).problem())
         try:
             ending = await self._ask(verb, step)
@@ -222,7 +257,12 @@ class BusCommander:
         return Outcome(step.attempt, ending)
 
     async def _ask(self, verb: Verb, step: Step) -> Ending:
+        if step.node == FRONTENDS:
+            assert self._frontend_work is not None, "a frontend that begins these can carry them out"
+            return await self._frontend_work.carry_out(step)
         match verb:
+            case Verb.REMOVE_MODEL:
+                return await self._remove_files(step)
             case Verb.LOAD | Verb.UNLOAD:
                 assert self._model_work is not None, "a frontend that sends these can carry them out"
                 return await self._model_work.carry_out(step)
@@ -261,6 +301,9 @@ class BusCommander:
             if problem is not None and not replies.not_found(problem):
                 return problem
         return None
+
+    async def _remove_files(self, step: Step) -> Problem | None:
+        return replies.delete_problem(await self._request(step, replies.call(Verb.REMOVE_MODEL, step)))
 
     async def _request(self, step: Step, call: replies.WorkerRequest) -> bytes:
         known = await self._replicas_known()

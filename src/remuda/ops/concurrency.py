@@ -10,7 +10,19 @@ from typing import Final
 
 from remuda.core.ids import NodeId
 from remuda.ops.failures import start_failed
-from remuda.ops.model import Kind, Operation, OpId, ReplicaTarget, RollOut, Source, Stage, State, Step, Wish
+from remuda.ops.model import (
+    FRONTENDS,
+    Kind,
+    Operation,
+    OpId,
+    ReplicaTarget,
+    RollOut,
+    Source,
+    Stage,
+    State,
+    Step,
+    Wish,
+)
 
 RETRIED: Final = frozenset({State.FAILED, State.CANCELLED})  # Steps that ended so can be begun afresh.
 
@@ -63,14 +75,19 @@ def _needs_its_own(done: Step, again: Step) -> bool:
 
 
 def replaced(new: Iterable[Step], live: Iterable[Step]) -> list[Step]:
-    """The live steps whose opposite is wanted now, marked so. They end before the new ones begin."""
-    wanted = {(step.node, name): step for step in new for name in step.goal.names}
+    """The live steps whose opposite is wanted now, marked so. They end before the new ones begin. A model
+    that is installed again is wanted on every node, also on those that are still to remove it."""
+    wanted = {(_where(step), name): step for step in new for name in step.goal.names}
     gone: list[Step] = []
     for step in live:
-        newer = next(filter(None, (wanted.get((step.node, name)) for name in step.goal.names)), None)
+        newer = next(filter(None, (wanted.get((_where(step), name)) for name in step.goal.names)), None)
         if newer is not None and not step.state.final and _opposite(step.kind, newer.kind):
             gone.append(replace(step, replaced_by=newer.op))
     return gone
+
+
+def _where(step: Step) -> NodeId:
+    return FRONTENDS if step.kind.of_model else step.node
 
 
 def outdated(new: Iterable[Step], live: Iterable[Step]) -> list[Step]:
@@ -134,7 +151,8 @@ def wished_again(step: Step, again: Step) -> Step:
     done is looked at once more, for that may have been undone since. Where it was not, nothing is done."""
     if step.state is not State.SUCCEEDED:
         return asked_again(step)
-    free = step.kind in (Kind.INSTALL, Kind.REMOVE) and (again.goal.replaces or not step.goal.replaces)
+    again_is_free = step.kind in (Kind.INSTALL, Kind.REMOVE) or step.kind.of_model
+    free = again_is_free and (again.goal.replaces or not step.goal.replaces)
     return _afresh(step) if free else step
 
 
@@ -157,7 +175,7 @@ def _wanted(operation: Operation) -> tuple[Kind, Source, ReplicaTarget | None, R
     return operation.kind, operation.source, operation.target, operation.roll_out
 
 
-_UNDOES = frozenset({Kind.REMOVE, Kind.UNLOAD})
+_UNDOES = frozenset({Kind.REMOVE, Kind.UNLOAD, Kind.REMOVE_MODEL})
 
 
 def _opposite(one: Kind, other: Kind) -> bool:
@@ -197,7 +215,7 @@ def blocked(
     for operation in sorted(operations, key=lambda op: (op.asked_at, op.id)):
         mine = by_operation[operation.id]
         behind = _behind_others(mine, ahead)
-        waits |= _paced(operation, mine, behind, away, lost) | behind
+        waits |= _paced(operation, mine, behind, away, lost) | behind | _behind_frontends(mine)
         for step in mine:
             if not step.state.final:
                 for name in step.goal.names:
@@ -215,6 +233,14 @@ def _behind_others(steps: Iterable[Step], ahead: Mapping[tuple[NodeId, str], OpI
         if first is not None:
             waits[step.key] = f"waiting for operation {first} on this node"
     return waits
+
+
+def _behind_frontends(steps: Sequence[Step]) -> dict[Key, str]:
+    """A model is gone from the frontends before it goes from nodes: nothing brings it back there then."""
+    if all(step.state.final for step in steps if step.node == FRONTENDS):
+        return {}
+    waiting = (step for step in steps if step.state is State.PENDING and step.node != FRONTENDS)
+    return {step.key: "waiting for the frontends to remove it first" for step in waiting}
 
 
 def _midway(step: Step) -> bool:
@@ -272,7 +298,12 @@ def proven(step: Step) -> bool:
 
 
 def halted(operation: Operation, steps: Iterable[Step]) -> str:
-    """Why a roll-out that proves itself goes no further; empty while it does."""
+    """Why an operation goes no further; empty while it does: a roll-out that proves itself after a failure,
+    the removal of a model from nodes if it is not gone from the frontends."""
+    if operation.kind is Kind.REMOVE_MODEL:
+        own = next((step for step in steps if step.node == FRONTENDS), None)
+        kept = own is not None and own.state.final and own.state is not State.SUCCEEDED
+        return f"the model was not removed from the frontends: {own.reason}" if own and kept else ""
     failed = next((step for step in steps if step.state is State.FAILED), None)
     if failed is None or not operation.roll_out.proves:
         return ""

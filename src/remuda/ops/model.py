@@ -11,6 +11,10 @@ from remuda.core.ids import BootId, NodeId, ReplicaKey
 OpId = NewType("OpId", str)
 """An operation's UUID. It names the subject of its progress, so it is a valid NATS token."""
 
+FRONTENDS: Final = NodeId("frontends")
+"""In place of a node in a step that the frontends carry out for themselves: no node can have this id."""
+FRONTENDS_NAME: Final = "frontends"
+
 
 class Kind(StrEnum):
     INSTALL = "install"
@@ -18,13 +22,25 @@ class Kind(StrEnum):
     REMOVE = "remove"
     LOAD = "load"  # Of one replica of a model; a frontend carries it out, see scheduler.
     UNLOAD = "unload"
+    INSTALL_MODEL = "install_model"  # Its files come to the frontends; see model_installs.
+    REMOVE_MODEL = "remove_model"  # From the frontends first, then from the nodes that have files of it.
+
+    @property
+    def of_replica(self) -> bool:
+        return self in (Kind.LOAD, Kind.UNLOAD)
 
     @property
     def of_model(self) -> bool:
-        return self in (Kind.LOAD, Kind.UNLOAD)
+        """About a model as it is configured and its files; loads and unloads are about one replica."""
+        return self in (Kind.INSTALL_MODEL, Kind.REMOVE_MODEL)
+
+    @property
+    def removes(self) -> bool:
+        return self in (Kind.REMOVE, Kind.REMOVE_MODEL)
 
 
-OF_BACKENDS: Final = frozenset(kind for kind in Kind if not kind.of_model)
+OF_BACKENDS: Final = frozenset({Kind.INSTALL, Kind.UPGRADE, Kind.REMOVE})
+OF_MODELS: Final = frozenset({Kind.INSTALL_MODEL, Kind.REMOVE_MODEL})
 
 
 class State(StrEnum):
@@ -66,9 +82,22 @@ class Source:
 
     backend: str  # As it was asked for; a meta backend's name, often.
     galleries: str = ""  # A JSON list, as the wire carries it.
-    uri: str = ""  # A source outside the galleries.
-    name: str = ""
+    uri: str = ""  # A source outside the galleries; of a model: where its files come from.
+    name: str = ""  # Of a model that is installed or removed: what it is called.
     alias: str = ""
+    model: "ModelSpec | None" = None  # Of a model that is installed or removed.
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSpec:
+    """What else was asked for about a model that is installed or removed."""
+
+    sha256: str = ""  # Which its only file must have; empty: whatever its source says.
+    mirrors: tuple[str, ...] = ()  # Sources of the same bytes, tried in this order after the first.
+    config: str = ""  # YAML that is laid over the configuration made from its files.
+    written_at: str = ""  # When the model that is removed was written: one that was added since stays.
+    files: tuple[str, ...] = ()  # What is removed from nodes, below their folders of models.
+    any_files: bool = False  # Also files that nobody but a person has put there.
 
 
 class UnloadCause(StrEnum):
@@ -177,6 +206,11 @@ class Step:
     def key(self) -> tuple[OpId, NodeId]:
         return self.op, self.node
 
+    @property
+    def by_frontend(self) -> bool:
+        """A frontend carries it out, and holds its request open for as long as it is at it."""
+        return self.kind.of_replica or self.node == FRONTENDS
+
 
 @dataclass(frozen=True, slots=True)
 class RollOut:
@@ -205,6 +239,13 @@ class Operation:
     version: int = 0
     target: ReplicaTarget | None = None  # Of a load or unload.
 
+    @property
+    def model(self) -> str:
+        """The name of the model that it is about; empty: it is about a backend."""
+        if self.kind.of_model:
+            return self.source.name
+        return "" if self.target is None else self.target.key.model
+
 
 class Verb(StrEnum):
     """What is sent to a worker."""
@@ -217,6 +258,8 @@ class Verb(StrEnum):
     CANCEL = "cancel"
     LOAD = "load"
     UNLOAD = "unload"
+    INSTALL_MODEL = "install_model"
+    REMOVE_MODEL = "remove_model"
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,6 +333,7 @@ class StepPolicy:
     silence: timedelta = timedelta(hours=2)  # For a worker without reports, beyond `answer`.
     stop: timedelta = timedelta(minutes=5)  # For unwanted work to end.
     failures_max: int = 10
+    owners_max: int = 0  # Frontends that may go while they carry it out, which counts as no failure.
     doubtful_failures_max: int = 3  # Of failures that are most likely permanent.
     rollback_failures_max: int = 4  # A node between two versions waits for a person before long.
     backoff_first: timedelta = timedelta(seconds=30)

@@ -8,9 +8,18 @@ from typing import Final, Literal
 
 from remuda.core.errors import Problem
 from remuda.core.ids import NodeId
-from remuda.ops.model import Attempt, Kind, Operation, State, Step, Wish
+from remuda.ops.model import FRONTENDS_NAME, Attempt, Operation, State, Step, Wish
 from remuda.ops.ports import Progress, View
-from remuda.ops.progress import NOTHING_LIVE, QUIET_S, LiveProgress, Overlay, Status, Summary, summarise
+from remuda.ops.progress import (
+    NOTHING_LIVE,
+    QUIET_S,
+    LiveProgress,
+    Overlay,
+    Status,
+    Summary,
+    named,
+    summarise,
+)
 from remuda.ops.steps import WAITS_TO_RETRY
 from remuda.wire.broadcasts import GalleryStatus, NodeProgress
 from remuda.wire.operations import (
@@ -78,8 +87,9 @@ def _item(view: View, summary: Summary, now: datetime) -> OperationItem:
         name=element(operation).rpartition("@")[2],
         jobID=operation.id,
         progress=int(percentage(summary)),
-        taskType="deletion" if operation.kind is Kind.REMOVE else "Installation",
-        isDeletion=operation.kind is Kind.REMOVE,
+        taskType="deletion" if operation.kind.removes else "Installation",
+        isDeletion=operation.kind.removes,
+        isBackend=not operation.kind.of_model,
         isQueued=summary.status in _WAITING,
         cancellable=not summary.status.final,
         message=message(summary),
@@ -146,7 +156,7 @@ def retry_in(step: Step, now: datetime) -> timedelta | None:
 def failures(steps: Sequence[Step]) -> str:
     """Why it failed, node by node. Waiting and working nodes are no failures."""
     failed = sorted((step for step in steps if step.state is State.FAILED), key=lambda step: step.node_name)
-    return "; ".join(f"{step.node_name}: {step.reason}" for step in failed)
+    return "; ".join(named(step, step.reason) for step in failed)
 
 
 def grouped_failures(steps: Sequence[Step]) -> str:
@@ -155,7 +165,10 @@ def grouped_failures(steps: Sequence[Step]) -> str:
     for step in sorted(steps, key=lambda step: step.node_name):
         if step.state is State.FAILED:
             names[step.reason].append(step.node_name)
-    return "; ".join(f"{', '.join(nodes)}: {reason}" for reason, nodes in names.items())
+    own = FRONTENDS_NAME
+    return "; ".join(
+        reason if nodes == [own] else f"{', '.join(nodes)}: {reason}" for reason, nodes in names.items()
+    )
 
 
 def element(operation: Operation) -> str:
@@ -192,7 +205,7 @@ def job(view: View) -> JobView:
         message=message(summary),
         galleryElementName=element(operation),
         processed=final,
-        deletion=operation.kind is Kind.REMOVE,
+        deletion=operation.kind.removes,
         error=ending(view.steps, summary) if final else "",
         completed=succeeded,
     )
@@ -202,7 +215,7 @@ def raw_status(view: View, now: datetime) -> GalleryStatus:
     """The same in the form that frontends send each other."""
     operation, summary, latest = view.operation, summary_of(view), _latest(view)
     return GalleryStatus(
-        deletion=operation.kind is Kind.REMOVE,
+        deletion=operation.kind.removes,
         file_name=latest.file_name,
         error=ending(view.steps, summary) if summary.status is Status.FAILED else "",
         processed=summary.status.final,
@@ -239,7 +252,8 @@ def past_item(view: View) -> PastItem:
         name=element(operation).rpartition("@")[2],
         jobID=operation.id,
         nodeID=only_node(view),
-        taskType="deletion" if operation.kind is Kind.REMOVE else "installation",
+        isBackend=not operation.kind.of_model,
+        taskType="deletion" if operation.kind.removes else "installation",
         outcome=_OUTCOMES.get(summary.status, "completed"),
         error=failures(view.steps),
         startedAt=operation.asked_at,
@@ -281,9 +295,9 @@ def op_view(view: View) -> OpView:
         wish=operation.wish,
         backend=source.backend,
         uri=source.uri,
-        name=source.name if target is None or target.reason is None else str(target.reason),
+        name="" if operation.kind.of_model else _said_name(operation),
         alias=source.alias,
-        model="" if target is None else target.key.model,
+        model=operation.model,
         replica=0 if target is None else target.key.index,
         selection=operation.selection,
         roll_out=RollOutView(at_once=roll_out.at_once, canary=roll_out.canary, proves=roll_out.proves),
@@ -300,6 +314,11 @@ def op_view(view: View) -> OpView:
         cleared=operation.cleared,
         change=view.change,
     )
+
+
+def _said_name(operation: Operation) -> str:
+    target = operation.target
+    return operation.source.name if target is None or target.reason is None else str(target.reason)
 
 
 def with_steps(
@@ -351,6 +370,10 @@ def live_view(live: LiveProgress) -> ProgressView:
         file_name=live.file_name,
         current_bytes=live.current_bytes,
         total_bytes=live.total_bytes,
+        file_number=live.file_number,
+        file_count=live.file_count,
+        file_bytes=live.file_bytes,
+        file_size=live.file_size,
         rate_bytes_s=round(live.rate_bytes_s or 0.0),
         left_s=None if live.left is None else round(live.left.total_seconds(), 1),
         age_s=live.age_s,
@@ -372,6 +395,10 @@ def _told(step: Step, stored: Progress | None, overlay: Overlay, now: datetime) 
         file_name=stored.file_name,
         current_bytes=stored.current_bytes,
         total_bytes=stored.total_bytes,
+        file_number=stored.file_number,
+        file_count=stored.file_count,
+        file_bytes=stored.file_bytes,
+        file_size=stored.file_size,
         age_s=_age_s(stored, now),
     )
 

@@ -19,6 +19,7 @@ from remuda.gallery.references import same_source
 from remuda.ops import concurrency
 from remuda.ops.concurrency import Key, wish_for
 from remuda.ops.model import (
+    FRONTENDS,
     Dispatch,
     Installation,
     Kind,
@@ -31,10 +32,11 @@ from remuda.ops.model import (
     Step,
 )
 from remuda.ops.ports import Live, Request
-from remuda.ops.steps import Change, advance
+from remuda.ops.steps import LOST, Change, advance
 from remuda.wire.nodes import InstalledArtifact
 
 _ABOUT_TO_END: Final = timedelta(seconds=30)  # What a connection broke off in is often over soon after.
+OWNER_GONE: Final = replace(LOST, message="the frontend that worked on this has gone; another continues")
 
 
 def sight(
@@ -46,10 +48,14 @@ def sight(
     ended_at: datetime | None = None,
 ) -> Observation:
     """`ended_at` is when something was last done on this node, for whatever operation."""
+    if step.node == FRONTENDS:
+        return _sight_of_frontends(step, request, blocked, now)
     if node is None:
         return Observation(exists=False)
+    if step.kind.of_replica:
+        return _sight_of_replica(step, node, request, blocked, now)
     if step.kind.of_model:
-        return _sight_of_model(step, node, request, blocked, now)
+        return _sight_of_files(step, node, request, blocked, now)
     listed = installed(node, ended_at if request is None else _since(request, now))
     found = _found(step, listed, node.reports)
     return Observation(
@@ -83,7 +89,31 @@ def _installation(found: Sequence[InstalledArtifact] | None) -> Installation | N
     return Installation(found[0].installed_at, found[0].digest) if found else None
 
 
-def _sight_of_model(
+def _sight_of_frontends(step: Step, request: Request | None, blocked: str, now: datetime) -> Observation:
+    """A frontend that no longer holds its request open is gone: another takes over, at once."""
+    working = request is not None and request.awaited(now)
+    outcome = _outcome(step, request)
+    if step.attempt and outcome is None and not working:
+        outcome = Outcome(step.attempt, OWNER_GONE)
+    return Observation(working=working, outcome=outcome, blocked=blocked)
+
+
+def _sight_of_files(
+    step: Step, node: ObservedNode, request: Request | None, blocked: str, now: datetime
+) -> Observation:
+    """Which of a model's files a node has is not looked at: it is asked to remove them, and answers."""
+    return Observation(
+        away=why_no_commands(node.standing),
+        boot=node.boot,
+        reports=node.reports,
+        working=request is not None and request.awaited(now),
+        awaited=request is None or request.ended or request.awaited(now),
+        outcome=_outcome(step, request),
+        blocked=blocked,
+    )
+
+
+def _sight_of_replica(
     step: Step, node: ObservedNode, request: Request | None, blocked: str, now: datetime
 ) -> Observation:
     """A frontend carries it out, and holds its request open for as long as it is at it. A load is not waited
@@ -162,6 +192,7 @@ AttemptKey = tuple[OpId, NodeId, int]
 _AT_WORK: Final = frozenset({State.RUNNING, State.STOPPING})
 _CANARY_AWAY: Final = timedelta(seconds=limits.CANARY_AWAY_S)
 _FULL: Final = "as many nodes are busy as may be at once"
+_FULL_HERE: Final = "waiting for other models that are being installed"
 _FIGURES: Final = re.compile(r"\d+")
 
 
@@ -171,6 +202,7 @@ class Room:
 
     left: int
     why: str = _FULL
+    own: int = 1  # Of what this frontend does for itself.
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,16 +265,22 @@ class _Moves:
         self._proven = {step.op for step in live.steps if concurrency.proven(step)}
         self._after = {step.key: step for step in live.steps}
         self._dispatches: dict[Key, Dispatch] = {}
-        self._begun = 0
+        self._begun = {False: 0, True: 0}  # On nodes, and by frontends for themselves.
 
     def advance(self, step: Step) -> None:
         change = self._advanced(step, self._blocked.get(step.key, "") or self._in_hand(step))
-        if change[1] is not None and change[0].attempt > step.attempt:
-            if self._begun >= self._room.left:
-                change = self._advanced(step, self._room.why)
-            else:
-                self._begun += 1
+        if change[1] is not None and change[0].attempt > step.attempt and (full := self._no_room(step)):
+            change = self._advanced(step, full)
         self.take(step, change)
+
+    def _no_room(self, step: Step) -> str:
+        """Why it cannot begin in this pass; empty: it does, and counts from now on. What frontends do for
+        themselves takes no place of nodes, and needs no bus."""
+        own = step.node == FRONTENDS
+        if self._begun[own] >= (self._room.own if own else self._room.left):
+            return _FULL_HERE if own else self._room.why
+        self._begun[own] += 1
+        return ""
 
     def take(self, step: Step, change: Change) -> None:
         self._after[step.key], dispatch = change
@@ -350,7 +388,7 @@ def attempts_at_work(steps: Iterable[Step]) -> frozenset[AttemptKey]:
     return frozenset(
         (step.op, step.node, step.attempt)
         for step in steps
-        if step.state in _AT_WORK and not (step.kind.of_model and step.state is State.STOPPING)
+        if step.state in _AT_WORK and not (step.by_frontend and step.state is State.STOPPING)
     )
 
 
@@ -358,7 +396,7 @@ def telling(steps: Iterable[Step]) -> bool:
     """Whether progress of an attempt may arrive, whichever frontend has sent it."""
     return any(
         step.state in _AT_WORK
-        and step.kind in (Kind.INSTALL, Kind.UPGRADE, Kind.LOAD)
+        and step.kind in (Kind.INSTALL, Kind.UPGRADE, Kind.LOAD, Kind.INSTALL_MODEL)
         and step.stage is not Stage.ROLL_BACK
         for step in steps
     )
@@ -374,7 +412,7 @@ def to_hold(
         for one in live.requests
         if (key := (one.op, one.node, one.attempt)) in awaited
         and not one.ended
-        and one.node in nodes
+        and (one.node in nodes or one.node == FRONTENDS)
         and one.open_until - live.now < open_for / 2
     ]
 

@@ -41,6 +41,10 @@ class Progress:
     current_bytes: int = 0
     total_bytes: int = 0
     at: datetime | None = None
+    file_number: int = 0  # Of several that come one after another.
+    file_count: int = 0
+    file_bytes: int = 0  # Of this file alone.
+    file_size: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +125,11 @@ class OpStore(Protocol):
 
     async def hold(self, op: OpId, node: NodeId, attempt: int, open_for: timedelta) -> None:
         """The frontend still waits for this reply."""
+        ...
+
+    async def let_go(self, owner: FrontendId) -> None:
+        """What this frontend carried out for the frontends in an earlier life is not at work any more:
+        whoever comes first goes on with it."""
         ...
 
     async def answer(self, op: OpId, node: NodeId, outcome: Outcome) -> None:
@@ -214,6 +223,13 @@ class ModelWork(Protocol):
         """The worker has stopped these processes (`model#replica`) for a change of their backend. Replicas
         written after `known` are others."""
         ...
+
+
+class FrontendWork(Protocol):
+    """Steps of FRONTENDS: installs and removals of models (see model_installs). Cancelled when it is no
+    longer wanted, or another frontend has taken over."""
+
+    async def carry_out(self, step: Step) -> Ending: ...
 
 
 class Commander(Protocol):

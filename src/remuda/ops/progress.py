@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import Final, Protocol
 
 from remuda.core.ids import NodeId
-from remuda.ops.model import Operation, OpId, State, Step, Wish
+from remuda.ops.model import FRONTENDS, Operation, OpId, State, Step, Wish
 from remuda.ops.ports import Progress, View
 from remuda.wire.backends import InstallPhase, InstallProgress
 from remuda.wire.sizes import parse_size
@@ -37,6 +37,10 @@ class LiveProgress:
     file_name: str = ""
     current_bytes: int = 0  # Of the phase.
     total_bytes: int = 0  # 0: not known.
+    file_number: int = 0  # Of several that come one after another.
+    file_count: int = 0
+    file_bytes: int = 0  # Of this file alone.
+    file_size: int = 0
     fraction: float | None = None  # 0..1, of the whole attempt; None: unknown.
     rate_bytes_s: float | None = None  # Measured; None until it is.
     left: timedelta | None = None  # Of the phase, where its bytes are exact.
@@ -57,6 +61,10 @@ class LiveProgress:
             self.current_bytes,
             self.total_bytes,
             at,
+            self.file_number,
+            self.file_count,
+            self.file_bytes,
+            self.file_size,
         )
 
 
@@ -113,6 +121,10 @@ def _exact(live: LiveProgress, event: InstallProgress) -> LiveProgress:
         file_name=event.file_name,
         current_bytes=event.current_bytes,
         total_bytes=event.total_bytes,
+        file_number=event.file_number,
+        file_count=event.file_count,
+        file_bytes=event.file_bytes,
+        file_size=event.file_size,
         fraction=_risen(live, event.overall / 100),
     )
 
@@ -266,21 +278,26 @@ def _share(step: Step, progress: float) -> float:
 
 
 def _message(steps: Sequence[Step], counts: Counter[State], retrying: Sequence[Step]) -> str:
-    done, total = counts[State.SUCCEEDED], len(steps)
-    parts = [f"{done} of {total} node{'s' if total != 1 else ''} done"]
+    nodes = Counter(step.state for step in steps if step.node != FRONTENDS)
+    done, total = nodes[State.SUCCEEDED], nodes.total()
+    parts = [f"{done} of {total} node{'s' if total != 1 else ''} done"] if total else []
+    if not total and counts[State.SUCCEEDED]:
+        parts.append("done")
     for state in (State.RUNNING, State.STOPPING, State.PENDING, State.FAILED, State.SKIPPED, State.CANCELLED):
         if counts[state]:
-            parts.append(f"{counts[state]} {_WORDS[state]}")
+            parts.append(f"{counts[state]} {_WORDS[state]}" if total else _WORDS[state])
     if retrying:
-        parts.append(f"{len(retrying)} to be retried")
+        parts.append(f"{len(retrying)} to be retried" if total else "to be retried")
     by_name = sorted(steps, key=lambda step: step.node_name)
     failed = [step for step in by_name if step.state is State.FAILED]
     away = [step for step in by_name if step.state is State.RUNNING and not step.wait_until and step.reason]
-    reasons = [f"{step.node_name}: {step.reason}" for step in [*failed, *away[:_AWAY_NAMED_MAX]]]
-    reasons += [
-        f"{step.node_name}: {step.problem.message}" for step in retrying[:_RETRYING_NAMED_MAX] if step.problem
-    ]
+    reasons = [named(step, step.reason) for step in [*failed, *away[:_AWAY_NAMED_MAX]]]
+    reasons += [named(step, step.problem.message) for step in retrying[:_RETRYING_NAMED_MAX] if step.problem]
     return ", ".join(parts) + (f". {'; '.join(reasons)}" if reasons else "")
+
+
+def named(step: Step, why: str) -> str:
+    return why if step.node == FRONTENDS else f"{step.node_name}: {why}"
 
 
 _WORDS = {

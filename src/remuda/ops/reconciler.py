@@ -46,6 +46,9 @@ class RequestKeeper(Commander, Protocol):
     def room(self) -> int: ...
 
     @property
+    def own_room(self) -> int: ...
+
+    @property
     def awaited(self) -> frozenset[AttemptKey]: ...
 
     @property
@@ -103,9 +106,13 @@ class Reconciler:
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Until cancelled. A pass that fails is logged, and another one follows."""
         task_status.started()
+        released = False
         while True:
             changed, began_s = self._signal.changed, self._clock.monotonic()
             try:
+                if not released:
+                    await self._store.let_go(self._frontend)
+                    released = True
                 wait = await self.pass_once()
             except RemudaError as error:  # The store is away, which is not a defect.
                 self.failed_passes += 1
@@ -185,9 +192,10 @@ class Reconciler:
         return moment
 
     def _room(self) -> Room:
+        own = self._commander.own_room
         if trouble := self._bus_trouble():
-            return Room(0, f"nothing can be sent now: {trouble}")
-        return Room(self._commander.room)
+            return Room(0, f"nothing can be sent now: {trouble}", own)
+        return Room(self._commander.room, own=own)
 
     def _until_next(self, decided: PassPlan, live: Live) -> timedelta:
         longest = self._pace.busy_every if live.operations else self._pace.idle_every

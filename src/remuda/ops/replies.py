@@ -10,7 +10,7 @@ from typing import Final
 from remuda.core.errors import Problem, RemudaError
 from remuda.core.ids import NodeId
 from remuda.ops.failures import classified
-from remuda.ops.model import DoneWithNote, Ending, OpId, Step, Verb
+from remuda.ops.model import DoneWithNote, Ending, ModelSpec, OpId, Step, Verb
 from remuda.ops.steps import HAD_THIS_VERSION, NOT_PROVEN, NOTHING_TO_DO, PROOF_FAILED
 from remuda.wire import subjects
 from remuda.wire.backends import (
@@ -26,6 +26,7 @@ from remuda.wire.backends import (
     BackendUpgradeReply,
 )
 from remuda.wire.codec import decode, encode
+from remuda.wire.models import ModelDelete, ModelDeleteReply
 from remuda.wire.process_keys import ProcessKey
 
 _NOT_FOUND: Final = "backend not found"
@@ -86,7 +87,9 @@ def call(verb: Verb, step: Step) -> WorkerRequest:
             return _rollback(step)
         case Verb.CANCEL:
             return cancel(step.op, step.node)
-        case Verb.LOAD | Verb.UNLOAD:
+        case Verb.REMOVE_MODEL:
+            return _model_delete(step)
+        case Verb.LOAD | Verb.UNLOAD | Verb.INSTALL_MODEL:
             raise AssertionError("frontends carry these out themselves")
 
 
@@ -239,3 +242,24 @@ def _rollback(step: Step) -> WorkerRequest:
         backend=_asked_name(step), op_id=step.op, attempt=step.attempt, from_digest=step.goal.digest
     )
     return WorkerRequest(subjects.backend_rollback(step.node), encode(message))
+
+
+# A model's files on a node.
+
+
+def _model_delete(step: Step) -> WorkerRequest:
+    spec = step.source.model or ModelSpec()
+    request = ModelDelete(model_name=step.source.name, files=spec.files, any_files=spec.any_files)
+    return WorkerRequest(subjects.model_delete(step.node), encode(request))
+
+
+def delete_problem(payload: bytes) -> Problem | None:
+    """Why the files are still there; None: they are not."""
+    try:
+        reply = decode(ModelDeleteReply, payload)
+    except RemudaError as error:
+        return replace(_NOT_DELETED, message=f"its worker gave no sensible answer: {error.message}")
+    return None if reply.success else replace(_NOT_DELETED, message=reply.error or _NOT_DELETED.message)
+
+
+_NOT_DELETED: Final = Problem("remove_failed", "the files were not removed", retryable=True)

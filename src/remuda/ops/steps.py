@@ -8,6 +8,7 @@ from remuda.core.errors import Problem
 from remuda.core.retry import Backoff
 from remuda.ops.failures import DOUBTFUL, answered, did_not_start, start_failed
 from remuda.ops.model import (
+    FRONTENDS,
     Dispatch,
     DoneWithNote,
     Ending,
@@ -32,8 +33,11 @@ _APPLY = {
     Kind.REMOVE: Verb.REMOVE,
     Kind.LOAD: Verb.LOAD,
     Kind.UNLOAD: Verb.UNLOAD,
+    Kind.INSTALL_MODEL: Verb.INSTALL_MODEL,
+    Kind.REMOVE_MODEL: Verb.REMOVE_MODEL,
 }
 _JITTER = 0.25
+_TAKE_OVER = timedelta(milliseconds=100)
 _DIGEST_CHARS = 19  # Its algorithm, and enough to tell it from others.
 
 WAITS_TO_RETRY = "waiting to retry"
@@ -336,6 +340,8 @@ def _failed(step: Step, problem: Problem, at: Moment) -> Step:
     """Tried again after a while, as long as that may help; then left for a person to look at."""
     if step.state is State.STOPPING:
         return _as_told(step)
+    if step.node == FRONTENDS and problem.code == LOST.code and step.attempt < at.policy.owners_max:
+        return _taken_over(step, problem, at)
     failures, policy = step.failures + 1, _policy_for(step, problem, at.policy)
     spent = failures >= policy.failures_max
     # A worker that is lost again and again over a proof may be lost because of it.
@@ -350,6 +356,12 @@ def _failed(step: Step, problem: Problem, at: Moment) -> Step:
     delay = Backoff(policy.backoff_first, policy.backoff_most, _JITTER).delay(failures, at.fraction)
     until = at.now + delay
     return replace(step, state=State.PENDING, problem=kept, wait_until=until, reason=WAITS_TO_RETRY)
+
+
+def _taken_over(step: Step, problem: Problem, at: Moment) -> Step:
+    """The frontend that was at it is gone, which is no failure of what it did."""
+    until = at.now + _TAKE_OVER
+    return replace(_idle(step), state=State.PENDING, problem=problem, wait_until=until, reason=WAITS_TO_RETRY)
 
 
 def _as_told(step: Step) -> Step:

@@ -8,10 +8,11 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Final
 
-from remuda.core.ids import BootId, NodeId, ReplicaKey
+from remuda.core.ids import BootId, FrontendId, NodeId, ReplicaKey
 from remuda.fleet.identity import NodeTokens
 from remuda.fleet.model import Node
 from remuda.inference.model import ReplicaEndpoint
+from remuda.models.files import Manifest
 from remuda.ops.model import OpId, UnloadReason
 from remuda.wire.nodes import CutOffFile, Report
 
@@ -72,6 +73,8 @@ class StoredModel:
     revision: str
     origin: str  # Who brought it: `added`, or the file it was read from.
     updated_at: datetime | None = None
+    manifest: Manifest | None = None  # Of a model whose files the fleet has brought; None: people did.
+    kept_by: FrontendId | None = None  # The frontend that fetched them.
 
     @property
     def file(self) -> str:

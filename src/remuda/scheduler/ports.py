@@ -55,7 +55,8 @@ class ModelStore(Protocol):
     async def models(self) -> Sequence[StoredModel]: ...
 
     async def put_model(self, model: StoredModel) -> StoredModel:
-        """Add it, or replace the one of this name. Conflict when another's name is the same on a subject."""
+        """Add it, or replace the configuration of the one of this name, which keeps its manifest. Conflict
+        when another's name is the same on a subject."""
         ...
 
     async def remove_model(self, name: str) -> StoredModel:

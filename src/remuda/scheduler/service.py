@@ -158,12 +158,17 @@ class Models:
 
     async def remove(self, name: str, by: str) -> None:
         """Its replicas go as well; its files stay where they are."""
-        found = await self.get(name)
-        require_added(found.stored)
+        found = await self.removable(name)
         await self._store.remove_model(found.config.id)
         await self.unload_all(found.config.id, by, UnloadReason(UnloadCause.MODEL_REMOVED))
         self._table.rows_changed()
         await self._table.refresh()
+
+    async def removable(self, name: str) -> Catalogued:
+        """NotFound for a model that is not there, Conflict for one that a file describes."""
+        found = await self.get(name)
+        require_added(found.stored)
+        return found
 
     async def load(self, name: str, by: str) -> View | AlreadyLoaded:
         """The operation that loads one more replica, or the one that is about to load the first. NoCapacity

@@ -67,6 +67,9 @@ class SqlOpStore:
     async def hold(self, op: OpId, node: NodeId, attempt: int, open_for: timedelta) -> None:
         await self._database.transact(lambda c, now: ops_attempts.hold(c, op, node, attempt, now + open_for))
 
+    async def let_go(self, owner: FrontendId) -> None:
+        await self._database.transact(lambda c, now: ops_attempts.let_go(c, now, owner))
+
     async def answer(self, op: OpId, node: NodeId, outcome: Outcome) -> None:
         await self._replies.ask(((op, node, outcome.attempt), outcome))
 

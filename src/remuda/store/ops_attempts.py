@@ -10,7 +10,18 @@ from sqlalchemy import Connection, Row, bindparam, delete, insert, literal, sele
 from remuda.core import limits
 from remuda.core.errors import Problem
 from remuda.core.ids import BootId, FrontendId, NodeId
-from remuda.ops.model import DoneWithNote, Ending, Kind, NotNeeded, OpId, Outcome, Stage, State, Step
+from remuda.ops.model import (
+    FRONTENDS,
+    DoneWithNote,
+    Ending,
+    Kind,
+    NotNeeded,
+    OpId,
+    Outcome,
+    Stage,
+    State,
+    Step,
+)
 from remuda.ops.ports import Progress
 from remuda.store.ops_rows import batches, finish_operations, number_changes, take_turn, update_steps
 from remuda.store.schema import attempts, node_inventories, nodes, steps
@@ -34,6 +45,15 @@ _PROGRESS = select(*(attempts.c[name] for name in ("op_id", "node", "number", "b
     attempts.c.op_id.in_(bindparam("ops", expanding=True)),
     tuple_(attempts.c.op_id, attempts.c.node, attempts.c.number).in_(bindparam("keys", expanding=True)),
     attempts.c.ended_at.is_(None),
+)
+_LET_GO = (
+    update(attempts)
+    .where(
+        attempts.c.node == FRONTENDS,
+        attempts.c.owner == bindparam("row_owner"),
+        attempts.c.ended_at.is_(None),
+    )
+    .values(open_until=bindparam("until"))
 )
 _FORGET = delete(attempts).where(*_OF_STEP, attempts.c.number <= bindparam("row_number"))
 
@@ -139,6 +159,11 @@ def hold(connection: Connection, op: OpId, node: NodeId, attempt: int, until: da
     )
 
 
+def let_go(connection: Connection, now: datetime, owner: FrontendId) -> None:
+    """Of what frontends do for themselves: the replies of workers are another matter."""
+    connection.execute(_LET_GO, {"row_owner": owner, "until": now})
+
+
 def answer(connection: Connection, now: datetime, replies: Mapping[AttemptKey, Outcome]) -> None:
     latest = take_turn(connection)
     changed: set[OpId] = set()
@@ -167,8 +192,8 @@ def _stored(ending: Ending) -> Problem | None:
 
 
 def ending_of(kind: Kind, stored: Problem | None, note: str | None) -> Ending:
-    """Only loads and unloads, which a frontend carries out itself, are found not to be needed."""
-    if stored is not None and kind.of_model and stored.code == _NOT_NEEDED:
+    """Only what a frontend carries out itself is found not to be needed."""
+    if stored is not None and (kind.of_replica or kind.of_model) and stored.code == _NOT_NEEDED:
         return NotNeeded(stored.message)
     return DoneWithNote(note) if stored is None and note else stored
 

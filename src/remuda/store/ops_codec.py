@@ -10,7 +10,7 @@ from pydantic import Field, TypeAdapter
 from sqlalchemy import Dialect, Text, TypeDecorator
 
 from remuda.core.ids import ReplicaKey
-from remuda.ops.model import ReplicaTarget, Source, UnloadCause, UnloadReason
+from remuda.ops.model import ModelSpec, ReplicaTarget, Source, UnloadCause, UnloadReason
 
 T = TypeVar("T")
 
@@ -117,11 +117,14 @@ class StoredSource:
     replica: int = 0
     revision: str = ""
     reason: Annotated[StoredReason | None, Field(exclude_if=lambda reason: reason is None)] = None
+    spec: Annotated[ModelSpec | None, Field(exclude_if=lambda spec: spec is None)] = None
 
 
 def stored_source(source: Source, target: ReplicaTarget | None) -> StoredSource:
     if target is None:
-        return StoredSource(source.backend, source.galleries, source.uri, source.name, source.alias)
+        return StoredSource(
+            source.backend, source.galleries, source.uri, source.name, source.alias, spec=source.model
+        )
     return StoredSource(
         source.backend,
         source.galleries,
@@ -137,7 +140,7 @@ def stored_source(source: Source, target: ReplicaTarget | None) -> StoredSource:
 def source_of(stored: StoredSource) -> Source:
     if stored.model:
         return Source(stored.backend, stored.galleries)
-    return Source(stored.backend, stored.galleries, stored.uri, stored.name, stored.alias)
+    return Source(stored.backend, stored.galleries, stored.uri, stored.name, stored.alias, model=stored.spec)
 
 
 @lru_cache(_VALUES_KEPT)

@@ -34,7 +34,6 @@ from remuda.store.ops_rows import (
     get_operation,
     insert_operations,
     insert_steps,
-    model_of,
     next_version,
     number_changes,
     take_turn,
@@ -177,10 +176,10 @@ class _Meeting:
         again = [
             replace(afresh, reason=f"asked for again by {wished.asked_by}")
             for step in current
-            if not step.kind.of_model and (afresh := wished_again(step, steps[step.node])) != step
+            if not step.kind.of_replica and (afresh := wished_again(step, steps[step.node])) != step
         ]
         self._mark(again)
-        self._mark(replaced(again, [met for step in again for met in self._unended[step.node].values()]))
+        self._mark(replaced(again, self._met_by(again)))
         return op
 
     def _add(self, one: Wished) -> OpId:
@@ -192,8 +191,8 @@ class _Meeting:
             one.operation, asked_at=asked_at, expires=expires, finished_at=self._now if over else None
         )
         new = [replace(step, expires=expires) for step in one.steps]
-        self._mark(replaced(new, [met for step in new for met in self._unended[step.node].values()]))
-        if not operation.kind.of_model:
+        self._mark(replaced(new, self._met_by(new)))
+        if not operation.kind.of_replica:
             self._mark(outdated(new, self._from_same_source(operation)))
             self._wake(operation, new)
         self._new[operation.id] = self._by_id[operation.id] = operation
@@ -204,6 +203,11 @@ class _Meeting:
         for step in new:
             self._steps[step.key] = self._unended[step.node][step.key] = step
         return operation.id
+
+    def _met_by(self, steps: Sequence[Step]) -> list[Step]:
+        """What is not over on the same nodes; for a model, on any."""
+        nodes = self._unended if any(step.kind.of_model for step in steps) else {step.node for step in steps}
+        return [met for node in tuple(nodes) for met in self._unended[node].values()]
 
     def _wake(self, wished: Operation, new: Sequence[Step]) -> None:
         reason = f"asked for again by {wished.asked_by}"
@@ -355,7 +359,7 @@ def retry(
     if operation.kind is Kind.LOAD:  # What was set aside for its replica is so no longer.
         raise Conflict(
             f"operation {op} is a load, and its node was chosen by what was true then",
-            hint=f"ask for a new one: remuda models load {pasted(model_of(operation))}",
+            hint=f"ask for a new one: remuda models load {pasted(operation.model)}",
         )
     known = to_steps(connection.execute(_STEPS_OF_OP, {"op": op}).all(), [operation])
     again = [

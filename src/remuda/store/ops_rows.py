@@ -22,7 +22,7 @@ Values = Mapping[str, object]
 
 LIVE: Final = operations.c.finished_at.is_(None)
 OF_LIVE: Final = steps.c.op_id.in_(select(operations.c.id).where(LIVE))
-_OF_MODEL: Final = operations.c.kind.in_([kind for kind in Kind if kind.of_model])
+_OF_REPLICA: Final = operations.c.kind.in_([kind for kind in Kind if kind.of_replica])
 
 # Built once: with this many columns, building a statement costs more than running it.
 _OPERATION = select(operations).where(operations.c.id == bindparam("op"))
@@ -93,8 +93,8 @@ def forget_oldest(connection: Connection) -> None:
     """A few at a time, so that no writer waits for long; the next time takes more. Requests bring about loads
     and unloads by the thousand: they do not push out what people asked for."""
     for same_kind, kept_max in (
-        (~_OF_MODEL, limits.OPERATIONS_KEPT_MAX),
-        (_OF_MODEL, limits.MODEL_OPERATIONS_KEPT_MAX),
+        (~_OF_REPLICA, limits.OPERATIONS_KEPT_MAX),
+        (_OF_REPLICA, limits.MODEL_OPERATIONS_KEPT_MAX),
     ):
         oldest = (
             select(operations.c.id)
@@ -128,15 +128,11 @@ def to_operation(row: Row[tuple[object]]) -> Operation:
     )
 
 
-def model_of(operation: Operation) -> str:
-    return "" if operation.target is None else operation.target.key.model
-
-
 def _operation_columns(operation: Operation) -> Values:
     return {
         "kind": operation.kind,
         "backend": operation.source.backend,
-        "model": model_of(operation),
+        "model": operation.model,
         "source": stored_source(operation.source, operation.target),
         "roll_out": operation.roll_out,
         "asked_by": operation.asked_by,

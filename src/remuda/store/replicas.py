@@ -13,8 +13,8 @@ from sqlalchemy import Connection, Row, and_, bindparam, delete, insert, or_, se
 
 from remuda.core import limits
 from remuda.core.errors import Conflict, NotFound
-from remuda.core.ids import BootId, NodeId, ReplicaKey
-from remuda.ops.model import Operation, OpId, Step, UnloadCause, UnloadReason
+from remuda.core.ids import BootId, FrontendId, NodeId, ReplicaKey
+from remuda.ops.model import FRONTENDS, Operation, OpId, State, Step, UnloadCause, UnloadReason, Wish
 from remuda.scheduler.model import Renaming, Replica, Replicas, ReplicaState, StoredModel
 from remuda.store import ops_intents
 from remuda.store.connections import unusable
@@ -22,7 +22,16 @@ from remuda.store.database import Database
 from remuda.store.ops_codec import reason_of, stored_reason
 from remuda.store.ops_intents import Wished
 from remuda.store.ops_rows import Values, batches, take_turn
-from remuda.store.schema import api_keys, models, nodes, on_its_way, replica_change_count, replicas
+from remuda.store.schema import (
+    api_keys,
+    models,
+    nodes,
+    on_its_way,
+    operations,
+    replica_change_count,
+    replicas,
+    steps,
+)
 from remuda.wire.subjects import token
 
 
@@ -44,6 +53,12 @@ class SqlModelStore:
 
     async def rename_model(self, renaming: Renaming) -> tuple[str, ...] | None:
         return await self._database.transact(lambda c, now: _rename(c, now, renaming))
+
+    async def put_installed(self, model: StoredModel, op: OpId, attempt: int) -> StoredModel | None:
+        return await self._database.transact(lambda c, now: _put_installed(c, now, model, op, attempt))
+
+    async def remove_written(self, name: str, written_at: str) -> StoredModel | None:
+        return await self._database.transact(lambda c, now: _remove_written(c, name, written_at))
 
     async def remove_model(self, name: str) -> StoredModel:
         return await self._database.transact(lambda c, now: _remove_model(c, name))
@@ -124,6 +139,32 @@ def _rename_in_keys(connection: Connection, before: str, after: tuple[str, ...])
     return tuple(row.name for row in found)
 
 
+_AT_IT: Final = (
+    select(steps.c.op_id)
+    .join(operations, operations.c.id == steps.c.op_id)
+    .where(
+        steps.c.op_id == bindparam("op"),
+        steps.c.node == FRONTENDS,
+        steps.c.attempt == bindparam("attempt"),
+        steps.c.state == State.RUNNING,
+        steps.c.replaced_by.is_(None),
+        operations.c.wish == Wish.RUN,
+    )
+)
+
+
+def _put_installed(
+    connection: Connection, now: datetime, model: StoredModel, op: OpId, attempt: int
+) -> StoredModel | None:
+    take_turn(connection)  # From here on nobody takes the attempt away.
+    if connection.scalar(_AT_IT, {"op": op, "attempt": attempt}) is None:
+        return None
+    put = _put(connection, now, model)
+    brought = {"manifest": model.manifest, "kept_by": model.kept_by or ""}
+    connection.execute(update(models).where(models.c.name == model.name).values(**brought))
+    return put
+
+
 def _remove_model(connection: Connection, name: str) -> StoredModel:
     row = connection.execute(select(models).where(models.c.name == name).with_for_update()).one_or_none()
     if row is None:
@@ -132,8 +173,17 @@ def _remove_model(connection: Connection, name: str) -> StoredModel:
     return _model(row)
 
 
+def _remove_written(connection: Connection, name: str, written_at: str) -> StoredModel | None:
+    row = connection.execute(select(models).where(models.c.name == name).with_for_update()).one_or_none()
+    if row is None or row.updated_at.isoformat() != written_at:
+        return None
+    connection.execute(delete(models).where(models.c.name == name))
+    return _model(row)
+
+
 def _model(row: Row[tuple[object]]) -> StoredModel:
-    return StoredModel(row.name, row.text, row.revision, row.origin, row.updated_at)
+    kept_by = FrontendId(row.kept_by) if row.kept_by else None
+    return StoredModel(row.name, row.text, row.revision, row.origin, row.updated_at, row.manifest, kept_by)
 
 
 _LATEST: Final = select(replica_change_count.c.latest)

@@ -21,12 +21,13 @@ from sqlalchemy import (
 
 from remuda.core.errors import Problem
 from remuda.fleet.model import Claim
+from remuda.models.files import Manifest
 from remuda.ops.model import Goal, Installation, RollOut
 from remuda.ops.ports import Progress
 from remuda.store.ops_codec import Document, StoredReason, StoredSource
 from remuda.wire.nodes import InstalledArtifact
 
-SCHEMA_VERSION = 18
+SCHEMA_VERSION = 19
 """What this release writes. Counts up with each migration."""
 
 MIN_COMPATIBLE_VERSION = 1
@@ -357,6 +358,8 @@ models = Table(
     Column("revision", Text, nullable=False),
     Column("origin", Text, nullable=False),
     Column("updated_at", Instant, nullable=False),
+    Column("manifest", Document(Manifest)),  # Of a model whose files the fleet has brought.
+    Column("kept_by", Text, nullable=False, server_default=""),  # The frontend that fetched them.
     UniqueConstraint("subject_token", name="models_subject_token_key"),
 )
 

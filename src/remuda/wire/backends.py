@@ -171,3 +171,8 @@ class InstallProgress(Message):
     current_bytes: Annotated[Uint64, OMIT_EMPTY] = 0  # Of this phase, and exact.
     total_bytes: Annotated[Uint64, OMIT_EMPTY] = 0
     overall: Annotated[Number, OMIT_EMPTY] = 0.0  # Of all phases together; neither falls nor passes 100.
+    # Of a model that has several files, which come one after another.
+    file_number: Annotated[Count, OMIT_EMPTY] = 0  # From 1 on.
+    file_count: Annotated[Count, OMIT_EMPTY] = 0
+    file_bytes: Annotated[Uint64, OMIT_EMPTY] = 0  # Of `file_name` alone.
+    file_size: Annotated[Uint64, OMIT_EMPTY] = 0

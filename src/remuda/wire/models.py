@@ -46,6 +46,9 @@ class ModelDelete(Message):
     """Frontend to worker: remove this model's files. Nothing there is as good as removed."""
 
     model_name: str
+    # Ours: where they are, below the folder of models. Without any: what is called like the model.
+    files: Annotated[Many[str], OMIT_EMPTY] = ()
+    any_files: Annotated[bool, OMIT_EMPTY] = False  # Also those that the fleet has not brought there.
 
 
 class ModelDeleteReply(Message):

@@ -378,6 +378,11 @@ class ProgressView(Message):
     file_name: Annotated[str, OMIT_EMPTY] = ""
     current_bytes: Annotated[Int64, OMIT_EMPTY] = 0
     total_bytes: Annotated[Int64, OMIT_EMPTY] = 0
+    # Of a model that has several files, which come one after another.
+    file_number: Annotated[Count, OMIT_EMPTY] = 0  # From 1 on.
+    file_count: Annotated[Count, OMIT_EMPTY] = 0
+    file_bytes: Annotated[Int64, OMIT_EMPTY] = 0  # Of `file_name` alone.
+    file_size: Annotated[Int64, OMIT_EMPTY] = 0
     rate_bytes_s: Annotated[Number, OMIT_EMPTY] = 0.0  # Measured; left out while nothing was.
     left_s: Annotated[Number | None, OMIT_NONE] = None  # Left out rather than guessed.
     age_s: Annotated[Number | None, OMIT_NONE] = None  # How long ago this was so, once nothing is heard.
@@ -431,7 +436,7 @@ class OpView(Message):
     uri: Annotated[str, OMIT_EMPTY] = ""
     name: Annotated[str, OMIT_EMPTY] = ""
     alias: Annotated[str, OMIT_EMPTY] = ""
-    model: Annotated[str, OMIT_EMPTY] = ""  # Of a load or unload; `backend` is then what runs it.
+    model: Annotated[str, OMIT_EMPTY] = ""  # Of a load or unload `backend` is then what runs it.
     replica: Annotated[Count, OMIT_EMPTY] = 0
     selection: str = ""
     roll_out: RollOutView

@@ -196,6 +196,23 @@ class ModelsImported(Message):
     failed: Many[UnusableModel] = ()
 
 
+class ModelInstallBody(Message):
+    """Admin to frontend: have this model. `model` is a name in a gallery, or a source such as
+    `hf://OWNER/REPOSITORY`."""
+
+    model: Annotated[str, Field(min_length=1, max_length=2048)]
+    name: Annotated[str, Field(max_length=1024)] = ""  # What it is to be called; empty: as it is known there.
+    sha256: Annotated[str, Field(pattern="^([0-9a-f]{64})?$")] = ""  # Of its only file.
+    idempotency_key: Annotated[str, Field(max_length=200)] = ""
+
+
+class ModelRemoved(Message):
+    """Frontend to admin: it is removed; and the operation by which its files go."""
+
+    message: str
+    operation: OpView
+
+
 class ModelUnloadBody(OptionalMessage):
     """Admin to frontend: on which node; empty: on all."""
 

@@ -1,16 +1,33 @@
 """ModelStore: configured models come, are replaced and go."""
 
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import anyio
 import pytest
 
 from remuda.accounts.keys import ApiKey, KeyScope
 from remuda.core.errors import Conflict, NotFound
+from remuda.core.ids import FrontendId
+from remuda.models.files import Manifest, ManifestFile
+from remuda.ops.model import (
+    FRONTENDS,
+    Goal,
+    Kind,
+    ModelSpec,
+    Operation,
+    OpId,
+    RollOut,
+    Source,
+    State,
+    Step,
+    Wish,
+)
+from remuda.ops.ports import Filter
 from remuda.scheduler.model import Renaming, StoredModel
 from remuda.store.accounts import SqlKeyStore
 from remuda.store.database import Database
+from remuda.store.ops import SqlOpStore
 from remuda.store.replicas import SqlModelStore
 
 pytestmark = pytest.mark.anyio
@@ -132,3 +149,73 @@ async def test_name_that_is_taken_refuses_the_whole_renaming(store: SqlModelStor
         with pytest.raises(Conflict, match=said):
             await store.rename_model(Renaming(before, a_model(name)))
     assert [one.name for one in await store.models()] == ["old", "qwen-2.5"]
+
+
+# Models that the fleet has installed.
+
+
+MANIFEST = Manifest(
+    files=(ManifestFile(path="m/m.gguf", size=3, sha256="0" * 64),), source="https://a/m.gguf"
+)
+INSTALL = OpId("op-1")
+
+
+async def an_install(database: Database, wish: Wish = Wish.RUN) -> SqlOpStore:
+    """Whose first attempt is at work."""
+    ops, source = SqlOpStore(database), Source("", uri="https://a/m.gguf", name="m", model=ModelSpec())
+    now = (await ops.live()).now
+    operation = Operation(INSTALL, Kind.INSTALL_MODEL, source, RollOut(1), "admin", now)
+    step = Step(INSTALL, FRONTENDS, "frontends", Kind.INSTALL_MODEL, source, Goal(("model m",)))
+    await ops.submit(operation, [step])
+    begun = replace(step, state=State.RUNNING, attempt=1)
+    await ops.commit([begun], FrontendId("f-1"), timedelta(seconds=20))
+    if wish is not Wish.RUN:
+        await ops.wish(INSTALL, wish)
+    return ops
+
+
+def installed_model() -> StoredModel:
+    return replace(a_model("m"), manifest=MANIFEST, kept_by=FrontendId("f-1"))
+
+
+async def test_an_installed_model_has_its_manifest_and_keeps_it_when_it_is_edited(
+    store: SqlModelStore, database: Database
+) -> None:
+    ops = await an_install(database)
+    put = await store.put_installed(installed_model(), INSTALL, 1)
+    assert put is not None
+    assert await store.models() == [put]
+    await store.put_model(a_model("m", "name: m\nthreads: 2\n"))
+    (edited,) = await store.models()
+    assert (edited.manifest, edited.kept_by) == (MANIFEST, "f-1")
+    view = await ops.view(INSTALL)
+    assert (view.operation.source.uri, view.operation.model) == ("https://a/m.gguf", "m")
+    assert [found.operation.id for found in await ops.views(Filter(model="m"))] == [INSTALL]
+
+
+@pytest.mark.parametrize(("attempt", "wish"), [(2, Wish.RUN), (1, Wish.CANCEL), (1, Wish.PAUSE)])
+async def test_what_is_over_or_unwanted_installs_nothing(
+    store: SqlModelStore, database: Database, attempt: int, wish: Wish
+) -> None:
+    await an_install(database, wish)
+    assert await store.put_installed(installed_model(), INSTALL, attempt) is None
+    assert await store.models() == []
+
+
+async def test_a_frontend_that_starts_again_lets_go_of_what_it_had_in_hand(database: Database) -> None:
+    ops = await an_install(database)
+    (request,) = (await ops.live()).requests
+    assert request.awaited((await ops.live()).now)
+    await ops.let_go(FrontendId("another"))
+    assert (await ops.live()).requests == (request,)
+    await ops.let_go(FrontendId("f-1"))
+    live = await ops.live()
+    assert not live.requests[0].awaited(live.now)
+
+
+async def test_only_the_model_that_was_meant_is_removed(store: SqlModelStore) -> None:
+    put = await store.put_model(a_model("m"))
+    assert put.updated_at is not None
+    assert await store.remove_written("m", "another time") is None
+    assert await store.remove_written("m", put.updated_at.isoformat()) == put
+    assert await store.remove_written("m", put.updated_at.isoformat()) is None

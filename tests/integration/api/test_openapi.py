@@ -40,6 +40,7 @@ BODIES_OF_OPERATIONS = (
     "/api/ops/upgrades",
     "/retry",
     "/api/models",
+    "/api/models/install",
     "/unload",
     "/models/delete",
     "/backend/load",

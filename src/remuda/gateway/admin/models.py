@@ -10,6 +10,7 @@ from remuda.core.errors import Forbidden, NotFound
 from remuda.core.hints import did_you_mean
 from remuda.core.ids import NodeId
 from remuda.gateway import model_views as show
+from remuda.gateway.admin.model_installs import removed
 from remuda.gateway.admin.operations import NotUnloaded, NotYetUnloaded, wait_for
 from remuda.gateway.guards import Admin, Caller, require_admin
 from remuda.gateway.messages import (
@@ -43,6 +44,7 @@ from remuda.wire.serving import (
     ModelLoaded,
     ModelNamed,
     ModelOps,
+    ModelRemoved,
     ModelStatus,
     ModelUnloadBody,
     ReplicaView,
@@ -126,11 +128,17 @@ async def one_model(model: ModelPath, svc: Svc) -> Response:
     return answer(item.model_copy(update={"details": show.model_details(found)}))
 
 
-@routes.delete("/api/models/{model:path}", responses=gives(NodeMessage, 401, 404, 409))
-async def remove_model(model: ModelPath, svc: Svc, admin: Admin) -> Response:
-    """Forget a model and unload it. Its files stay where they are."""
-    await svc.serving.models.remove(model, admin)
-    return answer(NodeMessage(message="model removed"))
+@routes.delete("/api/models/{model:path}", responses=gives(ModelRemoved, 400, 401, 404, 409))
+async def remove_model(
+    model: ModelPath,
+    svc: Svc,
+    admin: Admin,
+    files: Annotated[bool, Query(description="Also files that the fleet has not brought.")] = False,
+) -> Response:
+    """Forget a model and unload it. What the fleet has brought for it goes by the operation in the answer, on
+    nodes that are away when they return; what a person has put there stays, unless `files` is set."""
+    submitted = await removed(model, svc, admin, files=files)
+    return answer(ModelRemoved(message="model removed", operation=op_view(submitted.view, svc)))
 
 
 # By node, as the contract has it.

@@ -1,6 +1,5 @@
-"""The contract's view of operations on backends: what is under way, what failed, what is over; and how
-routes that start one submit it, wait for it where the caller wants it finished, and answer.
-"""
+"""The contract's view of operations on backends and models: what is under way, what failed, what is over; and
+how routes that start one submit it, wait for it where the caller wants it finished, and answer."""
 
 from datetime import timedelta
 
@@ -12,7 +11,7 @@ from remuda.gateway.guards import require_admin
 from remuda.gateway.messages import OpPath, answer, gives, one_of
 from remuda.gateway.services import Services, Svc
 from remuda.ops import op_views
-from remuda.ops.model import OF_BACKENDS, Kind, OpId, Source, State, Wish
+from remuda.ops.model import OF_BACKENDS, OF_MODELS, Kind, OpId, Source, State, Wish
 from remuda.ops.op_views import failures
 from remuda.ops.ports import Filter, View
 from remuda.ops.selection import ALL, Selection
@@ -81,6 +80,7 @@ def job(accepted: Accepted, message: str, *, uuid: bool = False, status: bool = 
     )
 
 
+_SHOWN = OF_BACKENDS | OF_MODELS
 _LIVE_MAX = 10_000
 _FAILED_MAX = 500
 _HISTORY_MAX = 50
@@ -92,8 +92,8 @@ routes = APIRouter(prefix="/api/operations", tags=["operations"], dependencies=[
 async def list_operations(svc: Svc) -> Response:
     """What is under way, and what failed and was not dismissed; with each node's share."""
     operations = svc.ops.operations
-    live = await operations.views(Filter(finished=False, kinds=OF_BACKENDS, limit=_LIVE_MAX))
-    failed = await operations.views(Filter(finished=True, failed=True, kinds=OF_BACKENDS, limit=_FAILED_MAX))
+    live = await operations.views(Filter(finished=False, kinds=_SHOWN, limit=_LIVE_MAX))
+    failed = await operations.views(Filter(finished=True, failed=True, kinds=_SHOWN, limit=_FAILED_MAX))
     items = op_views.operation_items([*live, *failed], operations.now())
     return answer(OperationItems(operations=items))
 
@@ -101,7 +101,7 @@ async def list_operations(svc: Svc) -> Response:
 @routes.get("/history", responses=gives(PastItems, 401))
 async def past_operations(svc: Svc) -> Response:
     """What is over, newest first; also what was dismissed."""
-    over = Filter(finished=True, history=True, kinds=OF_BACKENDS, limit=_HISTORY_MAX)
+    over = Filter(finished=True, history=True, kinds=_SHOWN, limit=_HISTORY_MAX)
     views = await svc.ops.operations.views(over)
     return answer(PastItems(operations=tuple(map(op_views.past_item, views))))
 

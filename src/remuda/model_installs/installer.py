@@ -1,0 +1,253 @@
+"""Installs one model: what its source stands for, room for it, its files, what they are, and only then the
+model itself with its manifest. A frontend that dies over it is replaced; whoever goes on has what was fetched
+here before.
+"""
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final
+
+import anyio
+import structlog
+from anyio.to_thread import run_sync
+
+from remuda.core.errors import Conflict, Invalid, NotFound, PeerFailed, Problem, RemudaError
+from remuda.core.ids import FrontendId
+from remuda.hubs.model import AskRoom, RemoteFile, Resolved
+from remuda.model_installs.arrival import described
+from remuda.model_installs.library import BroughtModel, ModelLibrary
+from remuda.model_installs.naming import folder_of
+from remuda.model_installs.ports import InstalledModels, ModelHub, ModelTable, ProgressTeller
+from remuda.models.files import Manifest, ManifestFile, make_manifest
+from remuda.models.reading import read_model, write_model
+from remuda.models.source_refs import parse_source
+from remuda.oci.errors import ContentRefused, DiskFull
+from remuda.ops.model import DoneWithNote, Ending, ModelSpec, NotNeeded, Step
+from remuda.scheduler.model import ADDED, StoredModel
+from remuda.wire.backends import InstallPhase, InstallProgress
+
+log = structlog.get_logger(__name__)
+
+CHECKING: Final = "checking"
+ALREADY_INSTALLED: Final = "already installed, and its source has nothing newer"
+_TELL_EVERY_S: Final = 0.3
+_FETCHED_SHARE: Final = 98.0  # Per cent of the whole; checking what came is soon over.
+_TAKEN_OVER: Final = NotNeeded("it is not wanted any more, or another frontend has taken over")
+
+
+@dataclass(frozen=True, slots=True)
+class InstallerDeps:
+    hub: ModelHub
+    library: ModelLibrary
+    store: InstalledModels
+    room: AskRoom
+    progress: ProgressTeller
+    table: ModelTable
+    frontend: FrontendId
+
+
+class Installer:
+    def __init__(self, deps: InstallerDeps) -> None:
+        self._deps = deps
+
+    async def install(self, step: Step) -> Ending:
+        """None when the model is there, with all its files. Any other end leaves no trace of it but what was
+        fetched, which a later attempt goes on with."""
+        install = _Install(self._deps, step)
+        ending: Ending = None
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(install.keep_telling)
+            ending = await install.run()
+            tasks.cancel_scope.cancel()
+        return ending
+
+
+@dataclass(slots=True)
+class _Reached:
+    """How far it is, for those who watch."""
+
+    phase: str = InstallPhase.RESOLVING
+    file_name: str = ""
+    number: int = 0
+    count: int = 0
+    file_bytes: int = 0
+    file_size: int = 0
+    earlier_bytes: int = 0  # Of the files before this one.
+    total_bytes: int = 0  # Of all; 0: not known.
+
+    def event(self, step: Step, seq: int) -> InstallProgress:
+        done = self.earlier_bytes + self.file_bytes
+        share = done / self.total_bytes if self.total_bytes else 0.0
+        overall = 99.0 if self.phase == CHECKING else _FETCHED_SHARE * min(share, 1.0)
+        return InstallProgress(
+            op_id=step.op,
+            node_id=step.node,
+            file_name=self.file_name,
+            phase=self.phase,
+            percentage=round(overall, 2),
+            seq=seq,
+            current_bytes=done,
+            total_bytes=self.total_bytes,
+            overall=overall,
+            file_number=self.number,
+            file_count=self.count,
+            file_bytes=self.file_bytes,
+            file_size=self.file_size,
+        )
+
+
+class _Install:
+    def __init__(self, deps: InstallerDeps, step: Step) -> None:
+        self._deps = deps
+        self._step = step
+        self._name = step.source.name
+        self._spec = step.source.model or ModelSpec()
+        self._reached = _Reached()
+        self._fetched: list[ManifestFile] = []
+
+    async def keep_telling(self) -> None:
+        seq, told = 0, None
+        while True:
+            reached = replace(self._reached)
+            if reached != told:
+                seq, told = seq + 1, reached
+                await self._deps.progress.tell(self._step, reached.event(self._step, seq))
+            await anyio.sleep(_TELL_EVERY_S)
+
+    async def run(self) -> Ending:
+        """Whatever is expected to go wrong is an ending; a source that does not answer gives way to the
+        next."""
+        problem: Problem | None = None
+        for text in (self._step.source.uri, *self._spec.mirrors):
+            try:
+                return await self._from(text)
+            except (PeerFailed, NotFound) as error:
+                log.warning("model_source_failed", source=text, model=self._name, reason=error.message)
+                problem = problem or error.problem()
+            except DiskFull as error:  # Waiting frees nothing: a person has to.
+                return replace(error.problem(), retryable=False)
+            except RemudaError as error:
+                return error.problem()
+        return problem
+
+    async def _from(self, text: str) -> Ending:
+        self._reached = _Reached()
+        self._fetched = []
+        before = await self._known()
+        resolved = await self._deps.hub.resolve(parse_source(text), self._deps.room)
+        files = self._pinned(resolved.files)
+        await self._check_room(files)
+        with ExitStack() as holds:
+            for number, file in enumerate(files, 1):
+                self._fetched.append(await self._fetch(file, number, len(files), holds))
+                self._reached.earlier_bytes += self._fetched[-1].size
+                self._reached.file_bytes = 0
+            self._reached.phase = CHECKING
+            manifest = make_manifest(
+                tuple(self._fetched), self._step.source.uri, resolved.revision, resolved.choice
+            )
+            if before is not None and self._is_there(before, manifest):
+                return DoneWithNote(ALREADY_INSTALLED)
+            return await self._arrived(resolved, manifest, before)
+
+    async def _known(self) -> StoredModel | None:
+        """The model of this name, if it was installed before. Conflict for another one."""
+        found = next((one for one in await self._deps.store.models() if one.name == self._name), None)
+        if found is None:
+            return None
+        check_replaceable(found, self._step.source.uri)
+        return found
+
+    def _is_there(self, before: StoredModel, manifest: Manifest) -> bool:
+        same = before.manifest is not None and before.manifest.files == manifest.files
+        return same and before.kept_by == self._deps.frontend and self._deps.library.is_whole(manifest.files)
+
+    def _pinned(self, files: Sequence[RemoteFile]) -> Sequence[RemoteFile]:
+        """With the checksum that was asked for, which is of its only file."""
+        if not self._spec.sha256:
+            return files
+        if len(files) != 1 or files[0].sha256 not in ("", self._spec.sha256):
+            offered = files[0].sha256 if len(files) == 1 else f"{len(files)} files"
+            raise ContentRefused(f"{self._name} is to have the checksum {self._spec.sha256}, not {offered}")
+        return [replace(files[0], sha256=self._spec.sha256)]
+
+    async def _check_room(self, files: Sequence[RemoteFile]) -> None:
+        """Before the first byte."""
+        sizes = [file.size for file in files]
+        known = None not in sizes
+        whole = sum(size for size in sizes if size is not None)
+        self._reached.total_bytes = whole if known else 0
+        library = self._deps.library
+
+        def check() -> None:
+            missing = sum(
+                library.missing_bytes(file.digest, file.size) if file.digest else file.size
+                for file in files
+                if file.size is not None
+            )
+            library.check_room(self._name, missing if known else None, whole if known else None)
+
+        await run_sync(check)
+
+    async def _fetch(self, file: RemoteFile, number: int, count: int, holds: ExitStack) -> ManifestFile:
+        reached, library = self._reached, self._deps.library
+        reached.phase, reached.file_name = InstallPhase.DOWNLOADING, file.path
+        reached.number, reached.count = number, count
+        reached.file_bytes, reached.file_size = 0, file.size or 0
+
+        def on_bytes(done: int) -> None:
+            reached.file_bytes = done
+
+        while True:  # Once more if it was removed between arriving and being held.
+            digest = await self._deps.hub.fetch(file, library.blobs, on_bytes)
+            path = holds.enter_context(library.blobs.held(digest))
+            if path is not None:
+                break
+        where = f"{folder_of(self._name)}/{file.path}"
+        return ManifestFile(path=where, size=path.stat().st_size, sha256=digest.removeprefix("sha256:"))
+
+    async def _arrived(self, resolved: Resolved, manifest: Manifest, before: StoredModel | None) -> Ending:
+        library, step = self._deps.library, self._step
+        paths = [file.path for file in manifest.files]
+        staged = await run_sync(library.stage, step.op, manifest.files)
+        try:
+            look = partial(described, self._name, staged, paths, resolved.hints, self._spec.config)
+            config = await run_sync(look)
+            text = write_model(config)
+            if before is not None and _still_fits(before, paths):
+                text, config = before.text, read_model(before.text)
+            brought = BroughtModel(self._name, step.op, manifest.files)
+            await run_sync(library.publish, brought, staged)
+        finally:
+            with anyio.CancelScope(shield=True):
+                await run_sync(library.discard_staged, step.op)
+        model = StoredModel(
+            self._name, text, config.revision, ADDED, manifest=manifest, kept_by=self._deps.frontend
+        )
+        if await self._deps.store.put_installed(model, step.op, step.attempt) is None:
+            return _TAKEN_OVER
+        self._deps.table.rows_changed()
+        log.info("model_installed", model=self._name, source=step.source.uri, bytes=manifest.size)
+        return DoneWithNote(resolved.choice) if resolved.choice else None
+
+
+def _still_fits(before: StoredModel, paths: Sequence[str]) -> bool:
+    """Whether what people made of its configuration still names one of its files."""
+    try:
+        return before.manifest is not None and read_model(before.text).file in paths
+    except Invalid:
+        return False
+
+
+def check_replaceable(found: StoredModel, source: str) -> None:
+    """Conflict for a model that an install from this source must not touch."""
+    hint = "choose another name with --name, or remove that model first"
+    if found.manifest is None:
+        where = f"by the file {found.file}" if found.file else "by hand"
+        raise Conflict(f"there is a model {found.name} already, which was added {where}", hint=hint)
+    if found.manifest.source != source:
+        raise Conflict(
+            f"there is a model {found.name} already, which came from {found.manifest.source}", hint=hint
+        )

@@ -1,0 +1,233 @@
+"""The files of models on this machine: their content by digest, and links to it in the folder of models, made
+only once all files of a model are whole and verified. What the fleet has brought is written down, so that
+nothing else is ever removed. Everything here blocks on the disk: not for an event loop.
+"""
+
+import errno
+import hashlib
+import os
+import shutil
+from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import structlog
+from pydantic import TypeAdapter, ValidationError
+
+from remuda.core.errors import Conflict, Misconfigured, NotFound, RemudaError
+from remuda.core.os_errors import is_full, os_reason
+from remuda.host.folder import write_private
+from remuda.models.files import ManifestFile
+from remuda.oci.blobs import BlobStore
+from remuda.oci.disk import free_bytes, require_headroom
+from remuda.oci.errors import disk_full
+
+log = structlog.get_logger(__name__)
+
+_STAGING: Final = ".installing-"  # Hidden: neither workers nor backends look there.
+_READ_ONLY: Final = 0o444
+
+
+@dataclass(frozen=True, slots=True)
+class BroughtModel:
+    """What the fleet has put into the folder of models for one model."""
+
+    name: str
+    op: str  # The operation that did.
+    files: tuple[ManifestFile, ...]
+
+
+_BROUGHT: Final = TypeAdapter(BroughtModel)
+
+
+class ModelLibrary:
+    """`root` is this frontend's own; `models` is the folder that backends read."""
+
+    def __init__(self, root: Path, models: Path) -> None:
+        self.blobs = BlobStore(root)
+        self.models = models
+        self._notes = root / "brought"
+
+    # Before anything is fetched.
+
+    def check_room(self, what: str, missing_bytes: int | None, whole_bytes: int | None) -> None:
+        """DiskFull, with the numbers, unless what is to come fits: once, or twice where links to the folder
+        of models cannot be made."""
+        self.blobs.root.mkdir(parents=True, exist_ok=True)
+        if missing_bytes != 0:
+            require_headroom(self.blobs.root, missing_bytes, what)
+        if not self._same_disk():
+            require_headroom(self.models, whole_bytes, what)
+
+    def missing_bytes(self, digest: str, size: int) -> int:
+        return self.blobs.missing_bytes(digest, size)
+
+    def _same_disk(self) -> bool:
+        place = self.models
+        while not place.exists() and place != place.parent:
+            place = place.parent
+        return place.stat().st_dev == self.blobs.root.stat().st_dev
+
+    # What has been fetched.
+
+    def stage(self, op: str, files: Sequence[ManifestFile]) -> Path:
+        """A hidden folder in which the files are as they will be in the folder of models. Held by nothing:
+        the caller holds the blobs."""
+        folder = self._staging(op)
+        try:
+            shutil.rmtree(folder, ignore_errors=True)
+            for file in files:
+                target = folder / file.path
+                target.parent.mkdir(parents=True, exist_ok=True)
+                self._link(file, target)
+        except OSError as error:
+            raise _trouble(error, self.models, sum(file.size for file in files)) from error
+        return folder
+
+    def _link(self, file: ManifestFile, target: Path) -> None:
+        blob = self.blobs.find(file.digest)
+        if blob is None:
+            raise NotFound(f"the content of {file.path} has gone from this machine")
+        with suppress(PermissionError):
+            blob.chmod(_READ_ONLY)  # A backend that writes into a model would change it for all.
+        try:
+            os.link(blob, target)
+        except OSError as error:
+            if error.errno not in (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP):
+                raise
+            shutil.copyfile(blob, target)
+
+    def publish(self, brought: BroughtModel, staged: Path) -> None:
+        """Move staged files to where backends find them. Conflict for a different file that a person has put
+        there. Files of an earlier version of the model that are not part of it any more go."""
+        known = {file.path for one in self.brought() for file in one.files}
+        own = self._note_of(brought.name)
+        before = () if own is None else own.files
+        new = [file for file in brought.files if not self._is_persons_own(file, known)]
+        now = {file.path for file in new}
+        kept = tuple(file for file in before if file.path not in now)
+        self._write_note(BroughtModel(brought.name, brought.op, (*new, *kept)))
+        try:
+            for file in new:
+                target = self.models / file.path
+                target.parent.mkdir(parents=True, exist_ok=True)
+                os.replace(staged / file.path, target)
+            for file in kept:
+                self._unlink(file.path)
+        except OSError as error:
+            raise _trouble(error, self.models, 0) from error
+        self._write_note(BroughtModel(brought.name, brought.op, tuple(new)))
+        shutil.rmtree(staged, ignore_errors=True)
+
+    def _is_persons_own(self, file: ManifestFile, known: Collection[str]) -> bool:
+        """Whether a person has put the very same file there, which then stays theirs."""
+        target = self.models / file.path
+        if file.path in known or not target.exists():
+            return False
+        if target.is_file() and target.stat().st_size == file.size and _sha256(target) == file.sha256:
+            return True
+        raise Conflict(
+            f"{target} is there already, and is not what would be installed",
+            hint="move it away, or choose another name for the model",
+        )
+
+    def discard_staged(self, op: str) -> None:
+        shutil.rmtree(self._staging(op), ignore_errors=True)
+
+    def is_whole(self, files: Iterable[ManifestFile]) -> bool:
+        """Whether all files are in the folder of models, by their sizes."""
+        try:
+            return all((self.models / file.path).stat().st_size == file.size for file in files)
+        except OSError:
+            return False
+
+    # What goes again.
+
+    def brought(self) -> list[BroughtModel]:
+        return [note for path in sorted(self._notes.glob("*.json")) if (note := _read_note(path)) is not None]
+
+    def remove(
+        self, name: str, *, others_use: Collection[str] = (), keep_content: Collection[str] = ()
+    ) -> int:
+        """Remove what was brought for this model, but for paths and digests that others use. How many bytes
+        that were."""
+        note = self._note_of(name)
+        if note is None:
+            return 0
+        freed = 0
+        for file in note.files:
+            if file.path not in others_use:
+                self._unlink(file.path)
+            if file.digest not in keep_content and self.blobs.discard(file.digest):
+                freed += file.size
+        self._note_path(name).unlink(missing_ok=True)
+        return freed
+
+    def remove_paths(self, paths: Iterable[str]) -> None:
+        """Files that a person has put there, and wants gone."""
+        for path in paths:
+            self._unlink(path)
+
+    def sweep_staging(self, at_work: Collection[str]) -> None:
+        """What operations left that are over."""
+        for folder in self.models.glob(f"{_STAGING}*"):
+            if folder.name.removeprefix(_STAGING) not in at_work:
+                shutil.rmtree(folder, ignore_errors=True)
+
+    def _unlink(self, path: str) -> None:
+        target = self.models / path
+        try:
+            target.unlink(missing_ok=True)
+        except OSError as error:
+            raise _trouble(error, self.models, 0) from error
+        for parent in target.parents:
+            if parent == self.models:
+                return
+            try:
+                parent.rmdir()
+            except OSError:  # Something of somebody else's is in it.
+                return
+
+    # Notes.
+
+    def _staging(self, op: str) -> Path:
+        return self.models / f"{_STAGING}{op}"
+
+    def _note_path(self, name: str) -> Path:
+        return self._notes / f"{hashlib.sha256(name.encode()).hexdigest()[:32]}.json"
+
+    def _note_of(self, name: str) -> BroughtModel | None:
+        return _read_note(self._note_path(name))
+
+    def _write_note(self, note: BroughtModel) -> None:
+        try:
+            self._notes.mkdir(parents=True, exist_ok=True)
+            write_private(self._note_path(note.name), _BROUGHT.dump_json(note).decode())
+        except OSError as error:
+            raise _trouble(error, self._notes, 0) from error
+
+
+def _read_note(path: Path) -> BroughtModel | None:
+    try:
+        return _BROUGHT.validate_json(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValidationError) as error:
+        log.warning("model_note_not_read", path=str(path), reason=str(error))
+        return None
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _trouble(error: OSError, folder: Path, needed_bytes: int) -> RemudaError:
+    if is_full(error):
+        return disk_full("the model", folder, needed_bytes, free_bytes(folder))
+    return Misconfigured(
+        f"the model's files cannot be put into {folder}: {os_reason(error)}",
+        hint="correct the folder's permissions or choose another with --models-path",
+    )

@@ -1,0 +1,46 @@
+"""What installs and removals of models need of hubs, the store and the rest of a frontend."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from remuda.hubs.model import AskRoom, RemoteFile, Resolved
+from remuda.models.source_refs import ModelSource
+from remuda.oci.blobs import BlobStore, OnBytes
+from remuda.ops.model import OpId, Step
+from remuda.scheduler.model import StoredModel
+from remuda.wire.backends import InstallProgress
+
+
+class ModelHub(Protocol):
+    """Where model files come from."""
+
+    async def resolve(self, source: ModelSource, room: AskRoom) -> Resolved:
+        """What the source stands for now."""
+        ...
+
+    async def fetch(self, file: RemoteFile, blobs: BlobStore, on_bytes: OnBytes) -> str:
+        """Have the file in the blob store, and answer its digest. Goes on where an earlier life was."""
+        ...
+
+
+class InstalledModels(Protocol):
+    async def models(self) -> Sequence[StoredModel]: ...
+
+    async def put_installed(self, model: StoredModel, op: OpId, attempt: int) -> StoredModel | None:
+        """Add the model with its manifest, or give the one of its name these, as the outcome of this attempt.
+        None when the attempt is over, or its operation is not wanted any more: nothing is written then."""
+        ...
+
+    async def remove_written(self, name: str, written_at: str) -> StoredModel | None:
+        """Forget the model if it was written then; None: it is not there, or is another one by now."""
+        ...
+
+
+class ProgressTeller(Protocol):
+    async def tell(self, step: Step, event: InstallProgress) -> None:
+        """How far this attempt is, to whoever watches on any frontend. Best effort."""
+        ...
+
+
+class ModelTable(Protocol):
+    def rows_changed(self) -> None: ...

@@ -1,0 +1,143 @@
+"""Steps that frontends carry out for themselves: no node has a say in them, nor has the bus."""
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from remuda.core.errors import Problem
+from remuda.core.ids import NodeId
+from remuda.ops import concurrency
+from remuda.ops.commander import Timeouts
+from remuda.ops.model import (
+    FRONTENDS,
+    Goal,
+    Kind,
+    ModelSpec,
+    Moment,
+    Operation,
+    OpId,
+    RollOut,
+    Source,
+    State,
+    Step,
+    StepPolicy,
+    Verb,
+    Wish,
+)
+from remuda.ops.planning import PassPlan, Room, attempts_at_work, plan, to_hold
+from remuda.ops.ports import Live, Request
+from remuda.ops.progress import summarise
+from tests.unit.ops.build import NODE, NOW
+
+OPEN_FOR = timedelta(seconds=20)
+NO_BUS = Room(0, "no bus", 3)
+SOURCE = Source("", uri="https://a/m.gguf", name="m", model=ModelSpec())
+
+
+def a_step(
+    kind: Kind = Kind.INSTALL_MODEL, node: NodeId = FRONTENDS, op: str = "op-1", **more: object
+) -> Step:
+    made = Step(OpId(op), node, str(node), kind, SOURCE, Goal(("model m",)))
+    return replace(made, **more)  # type: ignore[arg-type]
+
+
+def an_operation(kind: Kind = Kind.INSTALL_MODEL, op: str = "op-1", wish: Wish = Wish.RUN) -> Operation:
+    return Operation(OpId(op), kind, SOURCE, RollOut(64), "admin", NOW, wish=wish)
+
+
+def passed(
+    step: Step, *requests: Request, at_s: float = 0, wish: Wish = Wish.RUN, room: Room = NO_BUS
+) -> PassPlan:
+    now = NOW + timedelta(seconds=at_s)
+    live = Live(now, (an_operation(step.kind, wish=wish),), (step,), requests, ())
+    return plan(live, {}, lambda one: Moment(now, 0.5, Timeouts().policy(one, StepPolicy())), room)
+
+
+def begun() -> tuple[Step, Request]:
+    decided = passed(a_step())
+    (_, step) = decided.changes[0]
+    return step, Request(step.op, step.node, step.attempt, NOW, NOW + OPEN_FOR)
+
+
+def test_it_begins_without_a_bus_and_without_a_node() -> None:
+    decided = passed(a_step())
+    assert [one.verb for one in decided.dispatches.values()] == [Verb.INSTALL_MODEL]
+    assert passed(a_step(), room=Room(9, own=0)).dispatches == {}
+
+
+def test_it_goes_on_as_long_as_a_frontend_holds_it() -> None:
+    step, request = begun()
+    held = replace(request, open_until=NOW + timedelta(hours=9))
+    (change,) = passed(step, held, at_s=8 * 3600).changes or ((step, step),)
+    assert change[1].state is State.RUNNING
+    live = Live(NOW + timedelta(seconds=15), (), (step,), (request,), ())
+    assert to_hold(live, {}, {(step.op, FRONTENDS, 1)}, OPEN_FOR) == [(step.op, FRONTENDS, 1)]
+
+
+def test_another_takes_over_at_once_when_nobody_holds_it_and_that_is_no_failure() -> None:
+    step, request = begun()
+    for attempt in range(1, 30):
+        (_, lost) = passed(step, replace(request, attempt=attempt), at_s=21).changes[0]
+        assert (lost.state, lost.failures) == (State.PENDING, 0)
+        (_, step) = passed(lost, at_s=22).changes[0]
+        assert (step.state, step.attempt) == (State.RUNNING, attempt + 1)
+
+
+def test_a_frontend_that_dies_over_it_again_and_again_ends_it() -> None:
+    step, request = begun()
+    step, request = replace(step, attempt=100), replace(request, attempt=100)
+    (_, after) = passed(step, request, at_s=21).changes[0]
+    assert (after.state, after.failures) == (State.PENDING, 1)
+
+
+def test_a_failure_is_tried_again_and_a_refusal_is_not() -> None:
+    step, request = begun()
+    for retryable, state in ((True, State.PENDING), (False, State.FAILED)):
+        problem = Problem("registry_failed", "no answer", retryable=retryable)
+        (_, after) = passed(step, replace(request, ended=True, ending=problem), at_s=1).changes[0]
+        assert after.state is state
+
+
+def test_what_is_unwanted_is_stopped_by_whoever_is_at_it() -> None:
+    step, request = begun()
+    (_, stopping) = passed(step, request, at_s=1, wish=Wish.PAUSE).changes[0]
+    assert stopping.state is State.STOPPING
+    assert attempts_at_work([step]) == {(*step.key, 1)}
+    assert attempts_at_work([stopping]) == frozenset()
+
+
+# Removals.
+
+
+def test_nodes_are_asked_after_the_frontends_and_not_if_those_kept_it() -> None:
+    own, other = a_step(Kind.REMOVE_MODEL), a_step(Kind.REMOVE_MODEL, NodeId(NODE))
+    operation = an_operation(Kind.REMOVE_MODEL)
+    waits = concurrency.blocked([operation], [own, other], ())
+    assert waits == {other.key: "waiting for the frontends to remove it first"}
+    done = replace(own, state=State.SUCCEEDED)
+    assert concurrency.blocked([operation], [done, other], ()) == {}
+    assert concurrency.halted(operation, [done, other]) == ""
+    kept = replace(own, state=State.CANCELLED, reason="cancelled")
+    assert "not removed from the frontends" in concurrency.halted(operation, [kept, other])
+
+
+def test_an_install_ends_what_would_remove_it_from_nodes_later() -> None:
+    away = a_step(Kind.REMOVE_MODEL, NodeId(NODE), "op-0")
+    other_model = replace(away, goal=Goal(("model other",)))
+    new = a_step(op="op-2")
+    assert [one.key for one in concurrency.replaced([new], [away, other_model])] == [away.key]
+
+
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [
+        (State.PENDING, "waiting"),
+        (State.RUNNING, "at work"),
+        (State.SUCCEEDED, "done"),
+        (State.FAILED, "failed. why"),
+    ],
+)
+def test_no_node_is_counted_where_none_is_meant(state: State, words: str) -> None:
+    step = a_step(state=state, reason="why" if state is State.FAILED else "", attempt=1, wait_until=NOW)
+    assert summarise(an_operation(), [step], {}).message == words
