@@ -1,0 +1,1 @@
+"""Bringing files to workers that do not fetch for themselves."""
