@@ -23,7 +23,7 @@ from remuda.assembly.running import Runner, background
 from remuda.assembly.serving import Ground, ServingRig
 from remuda.assembly.settings import FrontendSettings
 from remuda.assembly.settings.shared import registration_token
-from remuda.assembly.sources import registries_of
+from remuda.assembly.sources import hub_access, registries_of
 from remuda.bus.client import Bus
 from remuda.bus.messages import Connected
 from remuda.core import limits
@@ -47,7 +47,7 @@ from remuda.host import joining
 from remuda.host.folder import DataFolder, stable_id, write_json
 from remuda.host.joining import own_wheel, own_wheel_name
 from remuda.host.ports import listen
-from remuda.hubs.hubs import HubAccess, Hubs, open_hubs
+from remuda.hubs.hubs import Hubs, open_hubs
 from remuda.model_installs.library import ModelLibrary
 from remuda.ops.broadcast import ChangeSignal
 from remuda.store.accounts import SqlKeyStore, SqlSecretStore
@@ -229,7 +229,10 @@ class _Build:
 
     def _hubs(self) -> AbstractAsyncContextManager[Hubs]:
         return open_hubs(
-            self.clock, self.entropy, HubAccess(env=os.environ), registries=registries_of(self._settings)
+            self.clock,
+            self.entropy,
+            hub_access(self._settings, self._folder, os.environ),
+            registries=registries_of(self._settings),
         )
 
     async def _forget_own_worker(self, registry: Registry) -> None:

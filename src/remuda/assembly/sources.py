@@ -1,10 +1,15 @@
-"""Which galleries and registries backends come from, according to the settings."""
+"""Which galleries, registries and hubs backends and models come from, according to the settings."""
 
 import json
+from collections.abc import Mapping
 
 from remuda.assembly.settings.depot import SourceSettings
+from remuda.assembly.settings.frontend import FrontendSettings
 from remuda.gallery.model import Gallery, galleries_from_json
 from remuda.gallery.sources import DEFAULT_GALLERIES
+from remuda.host.folder import DataFolder
+from remuda.hubs.credentials import CredentialsFile
+from remuda.hubs.hubs import HubAccess
 from remuda.oci.reference import canonical_registry
 from remuda.oci.transport import Registries
 
@@ -23,3 +28,9 @@ def registries_of(settings: SourceSettings) -> Registries:
         },
         ca=settings.registry_ca,
     )
+
+
+def hub_access(settings: FrontendSettings, folder: DataFolder, env: Mapping[str, str]) -> HubAccess:
+    """How models' sources are reached from the frontend's machine."""
+    file = settings.credentials_file or folder.root / "credentials.toml"
+    return HubAccess(CredentialsFile(file), env, settings.ollama_registry)

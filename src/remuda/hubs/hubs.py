@@ -23,8 +23,9 @@ from remuda.hubs.model import AskRoom, Offer, RemoteFile, Resolved, Supplier
 from remuda.hubs.object_storage import ObjectStorage
 from remuda.hubs.package_index import PackageIndexes, WheelSupplier
 from remuda.hubs.plain_http import HttpSupplier, file_name
-from remuda.hubs.registries import OLLAMA_HOST, ModelRegistries, registry_supplier
+from remuda.hubs.registries import ModelRegistries, registry_supplier
 from remuda.models.source_refs import (
+    OLLAMA_HOST,
     BucketObject,
     GithubFile,
     HubModel,

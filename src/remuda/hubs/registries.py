@@ -26,7 +26,6 @@ from remuda.oci.model import Descriptor
 from remuda.oci.reference import Reference, canonical_registry, parse_digest, parse_reference
 from remuda.oci.transport import BodyStream
 
-OLLAMA_HOST: Final = "registry.ollama.ai"
 TEXT_BYTES_MAX: Final = 1 << 20  # Of a template, a system prompt, or parameters.
 
 _OLLAMA: Final = "application/vnd.ollama.image."

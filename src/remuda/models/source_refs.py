@@ -15,6 +15,7 @@ from remuda.models.files import checked_path
 
 SOURCE_CHARS_MAX: Final = 2_048
 DEFAULT_TAG: Final = "latest"
+OLLAMA_HOST: Final = "registry.ollama.ai"
 OLLAMA_OWNER: Final = "library"
 
 _HUB_HOSTS: Final = frozenset({"huggingface.co", "www.huggingface.co", "hf.co"})

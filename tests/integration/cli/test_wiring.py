@@ -175,6 +175,8 @@ FRONTEND: dict[str, Entry] = {
     "model_load_wait": Wired(timedelta(0), "WaitLimits.load_s", None),
     "expose_node_header": Wired(True, "Inference.expose_node"),
     "models_path": Wired("{folder}/models", "ModelCatalogue._models_path"),
+    "credentials_file": Wired("{folder}/keys.toml", "CredentialsFile._path"),
+    "ollama_registry": Wired("ollama.test:5000", "HubAccess.ollama_host"),
     "keep_alive": Wired(minutes(19), "Habits.keep_alive"),
     "requests_waiting_max": Wired(20, "WaitLimits.waiting_max"),
     "request_wait": Wired(timedelta(seconds=21), "WaitLimits.seat_s", 21.0),

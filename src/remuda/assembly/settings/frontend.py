@@ -1,5 +1,6 @@
 """Settings of a frontend."""
 
+import re
 from datetime import timedelta
 from ipaddress import ip_network
 from typing import Annotated, Self
@@ -13,6 +14,7 @@ from remuda.core import durations, limits
 from remuda.core.settings import Setting
 from remuda.models import keep_alive as keeping
 from remuda.models.keep_alive import KeepAlive
+from remuda.models.source_refs import OLLAMA_HOST
 
 _REPLY = timedelta(minutes=15)
 
@@ -21,6 +23,12 @@ def _networks(words: tuple[str, ...]) -> tuple[str, ...]:
     for word in words:
         ip_network(word, strict=False)  # ValueError says what is wrong with it.
     return words
+
+
+def _registry_host(text: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9.-]+(:\d{1,5})?", text):
+        raise ValueError(f"{text!r} is not HOST or HOST:PORT")
+    return text.lower()
 
 
 class FrontendSettings(SourceSettings):
@@ -215,6 +223,18 @@ class FrontendSettings(SourceSettings):
             aliases=("LOCALAI_MODELS_PATH", "MODELS_PATH"),
         ),
     ] = None
+    credentials_file: Annotated[
+        File | None,
+        Setting(
+            "File with credentials of the places that models come from. Default: credentials.toml in the "
+            "data folder.",
+            forms.FILE,
+        ),
+    ] = None
+    ollama_registry: Annotated[
+        Annotated[str, AfterValidator(_registry_host)],
+        Setting("Registry that ollama:// means.", "HOST[:PORT]", hidden=True),
+    ] = OLLAMA_HOST
     keep_alive: Annotated[
         KeepAlive,
         Setting(
