@@ -88,26 +88,42 @@ class Fetcher:
         self._file_roots = file_roots
         self._github_raw = github_raw
 
-    async def fetch(self, address: str, known: CachedCopy | None = None) -> Fetched | Unchanged:
-        """The index at `address`, or word that `known` is still it. PeerFailed or Rejected otherwise."""
+    async def fetch(
+        self, address: str, known: CachedCopy | None = None, *, named_by: str = ""
+    ) -> Fetched | Unchanged:
+        """The index at `address`, or word that `known` is still it. PeerFailed or Rejected otherwise.
+
+        `named_by`: the gallery that names this address; empty: an admin does. A gallery elsewhere may name no
+        file, and no address further inwards than its own."""
+        gallery = located(named_by, self._github_raw) if named_by else ""
         with _deadline(self._timeouts.whole, address):
             target = located(address, self._github_raw)
             if _split(target).path.endswith(".ref"):
-                reference = await self._get(target, None, REFERENCE_BYTES_MAX)
+                reference = await self._get(target, None, REFERENCE_BYTES_MAX, gallery)
                 assert isinstance(reference, Fetched), "nothing was known, so something was sent"
                 target = referred(target, reference.content)
-            return await self._get(target, known if known and known.source == target else None, LIMITS.bytes)
+            newest = known if known and known.source == target else None
+            return await self._get(target, newest, LIMITS.bytes, gallery)
 
-    async def _get(self, target: str, known: CachedCopy | None, bytes_max: int) -> Fetched | Unchanged:
+    async def _get(
+        self, target: str, known: CachedCopy | None, bytes_max: int, gallery: str
+    ) -> Fetched | Unchanged:
         if target.startswith("file:"):
+            if gallery and not gallery.startswith("file:"):
+                raise Invalid(
+                    f"{shown(gallery)} names the file {shown(target)}, which only a local gallery may"
+                )
             content = await to_thread.run_sync(_read_file, target, self._file_roots, bytes_max)
             return Fetched(target, content, Validators())
-        return await self._get_http(target, known, bytes_max)
+        return await self._get_http(target, known, bytes_max, gallery)
 
-    async def _get_http(self, target: str, known: CachedCopy | None, bytes_max: int) -> Fetched | Unchanged:
-        url, named_by = target, ""
+    async def _get_http(
+        self, target: str, known: CachedCopy | None, bytes_max: int, gallery: str
+    ) -> Fetched | Unchanged:
+        trusted = target if not gallery or gallery.startswith("file:") else gallery
+        url, named_by = target, "" if trusted == target else gallery
         for _ in range(REDIRECTS_MAX + 1):
-            async with self._answer(url, known, target, named_by) as answer:
+            async with self._answer(url, known, trusted, named_by) as answer:
                 if answer.status == 304 and known is not None:
                     return Unchanged(target)
                 if answer.status in (301, 302, 303, 307, 308):
