@@ -18,6 +18,7 @@ from remuda import __version__
 from remuda.accounts.keys import KeyRing, KeyScope
 from remuda.assembly import addresses
 from remuda.assembly.bus import BusPlan, BusPlanner, BusStopSender, command_prober
+from remuda.assembly.model_galleries import open_model_galleries
 from remuda.assembly.operations import FrontendParts, open_ops
 from remuda.assembly.running import Runner, background
 from remuda.assembly.serving import Ground, ServingRig
@@ -245,7 +246,11 @@ class _Build:
         """Operations first: they end last, for serving still needs them when it ends."""
         await self._forget_own_worker(ground.registry)
         hubs = await self._stack.enter_async_context(self._hubs())
-        rig = ServingRig(ground, hubs, ModelLibrary(self._folder.model_store, self.models))
+        galleries = await self._stack.enter_async_context(
+            open_model_galleries(self._settings, self._folder, self.clock)
+        )
+        library = ModelLibrary(self._folder.model_store, self.models)
+        rig = ServingRig(ground, hubs, library, galleries)
         ops = await self._stack.enter_async_context(open_ops(ground.parts, rig.model_work, rig.file_work))
         return ops, *await self._stack.enter_async_context(rig.at_work())
 

@@ -17,9 +17,7 @@ from remuda.core.ids import MachineId
 from remuda.fleet.identity import NodeTokens
 from remuda.fleet.ports import FleetStore
 from remuda.fleet.registry import Registry
-from remuda.gallery.model import Reading
-from remuda.gallery.model_entries import ModelEntry
-from remuda.gallery.sources import REMUDA_MODELS, shipped_models
+from remuda.gallery.model_galleries import ModelGalleries
 from remuda.gateway.openai.client_response import Running
 from remuda.gateway.openai.request_records import InferenceFigures
 from remuda.gateway.services import Inference, Serving
@@ -84,15 +82,14 @@ def load_limits_of(settings: FrontendSettings) -> LoadLimits:
     return LoadLimits(settings.nats_backend_install_timeout, settings.nats_model_load_timeout)
 
 
-async def _model_galleries() -> Sequence[Reading[ModelEntry]]:
-    return [Reading(REMUDA_MODELS, shipped_models())]
-
-
 class ServingRig:
     """The parts, put together in two steps: operations carry out loads, and loads need operations."""
 
-    def __init__(self, ground: Ground, hubs: ModelHub, library: ModelLibrary) -> None:
+    def __init__(
+        self, ground: Ground, hubs: ModelHub, library: ModelLibrary, galleries: ModelGalleries
+    ) -> None:
         self._ground = ground
+        self._galleries = galleries
         self._hubs = hubs
         self._library = library
         settings, clock = ground.parts.settings, ground.parts.clock
@@ -162,7 +159,7 @@ class ServingRig:
         return ModelInstalls(
             self._shop.store,
             self._model_store,
-            _model_galleries,
+            self._galleries.readings_for,
             ground.registry.standings,
             clock=parts.clock,
             entropy=parts.entropy,
@@ -207,6 +204,7 @@ class ServingRig:
             models,
             ModelEdits(models, self._model_store, self._shop.store, folder, self._keeper),
             self._installs(),
+            self._galleries,
             self._peers.everywhere,
             self._unloads_at,
             cold.look,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from remuda.assembly.settings.depot import SourceSettings
 from remuda.assembly.settings.frontend import FrontendSettings
 from remuda.gallery.model import Gallery, galleries_from_json
-from remuda.gallery.sources import DEFAULT_GALLERIES
+from remuda.gallery.sources import DEFAULT_GALLERIES, DEFAULT_MODEL_GALLERIES
 from remuda.host.folder import DataFolder
 from remuda.hubs.credentials import CredentialsFile
 from remuda.hubs.hubs import HubAccess
@@ -17,6 +17,11 @@ from remuda.oci.transport import Registries
 def galleries_of(settings: SourceSettings) -> tuple[Gallery, ...]:
     configured = settings.backend_galleries
     return galleries_from_json(json.dumps(configured)) if configured else DEFAULT_GALLERIES
+
+
+def model_galleries_of(settings: FrontendSettings) -> tuple[Gallery, ...]:
+    configured = settings.model_galleries
+    return galleries_from_json(json.dumps(configured)) if configured else DEFAULT_MODEL_GALLERIES
 
 
 def registries_of(settings: SourceSettings) -> Registries:

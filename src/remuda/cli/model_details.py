@@ -5,6 +5,7 @@ from datetime import datetime
 
 from remuda.cli.model_tables import replica_state, size
 from remuda.cli.output import in_lines, one_line
+from remuda.wire.model_galleries import GalleryModelView
 from remuda.wire.serving import ModelDetails, ModelFileView, ModelItem
 
 _WIDTH = 14
@@ -21,6 +22,30 @@ def model_page(model: ModelItem, now: datetime) -> Iterator[str]:
         yield f"{'replica':<{_WIDTH}} none loaded"
     if model.problem:
         yield in_lines(f"problem: {model.problem}", model.problem_details)
+
+
+def gallery_page(model: GalleryModelView) -> Iterator[str]:
+    """A model that is not installed, as its gallery has it."""
+    lines = [
+        ("name", model.name),
+        ("also called", ", ".join(model.aliases)),
+        ("gallery", f"{model.gallery}; not installed"),
+        ("description", model.description),
+        ("licence", model.license),
+        ("tags", ", ".join(model.tags)),
+        ("source", model.source),
+        ("quantisation", model.quantisation),
+        ("variants", ", ".join(model.variants)),
+        *(("file", _fetched(file)) for file in model.files),
+        *(("see", url) for url in model.urls),
+        ("problem", model.problem),
+    ]
+    for label, value in lines:
+        if value:
+            yield one_line(f"{label:<{_WIDTH}} {value}")
+    if model.config:
+        yield "configuration"
+        yield from (f"  {one_line(line)}" for line in model.config.splitlines())
 
 
 def _configured(model: ModelItem) -> Iterator[tuple[str, str]]:

@@ -8,10 +8,12 @@ from rich.text import Text
 
 from remuda.cli.output import one_line
 from remuda.cli.render import UNKNOWN, Column, ago, fitting, span
+from remuda.wire.model_galleries import GalleryModelView
 from remuda.wire.serving import ModelItem, ReplicaView
 
 _MIB = 1 << 20
 _GIB = 1 << 30
+_TAGS_MAX = 4
 
 
 def model_table(models: Sequence[ModelItem], now: datetime, output: Console) -> RenderableType:
@@ -30,6 +32,20 @@ def model_table(models: Sequence[ModelItem], now: datetime, output: Console) -> 
     found = ((model.name, _problem(model, names)) for model in models)
     problems = (Text(one_line(f"{name}: {problem}")) for name, problem in found if problem)
     return Group(fitting(columns, output), *problems)
+
+
+def gallery_table(models: Sequence[GalleryModelView], output: Console) -> RenderableType:
+    if not models:
+        return Text("no gallery has such a model; hf://OWNER/REPOSITORY and ollama://NAME install others")
+    columns = [
+        Column("MODEL", [model.name for model in models]),
+        Column("ALSO CALLED", [", ".join(model.aliases) or UNKNOWN for model in models], needed=2),
+        Column("FOR", [", ".join(model.tags[:_TAGS_MAX]) or UNKNOWN for model in models], needed=3),
+        Column("LICENCE", [model.license or UNKNOWN for model in models], needed=4),
+        Column("GALLERY", [model.gallery for model in models], needed=5),
+        Column("INSTALLED", ["yes" if model.installed else "" for model in models], needed=1),
+    ]
+    return fitting(columns, output)
 
 
 def replica_table(replicas: Sequence[ReplicaView], now: datetime, output: Console) -> RenderableType:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _LOADED_ALREADY = 200  # A load that was begun is 202.
 _ADD_S = 60.0
+_NOT_FOUND = 404
 
 
 @click.group(
@@ -59,19 +60,57 @@ def list_models(options: ClientOptions) -> None:
 @model_argument
 @client_command
 def show_model(options: ClientOptions, name: str) -> None:
-    """Show one model: what its files say of themselves, what it needs, and where it is loaded."""
+    """Show one model: what its files say of themselves, what it needs, and where it is loaded.
+
+    A model that is not installed is shown as its gallery has it.
+    """
+    from remuda.cli.model_details import gallery_page, model_page
+    from remuda.core.clock import SystemClock
+    from remuda.wire.model_galleries import GalleryModelView
+    from remuda.wire.serving import ModelItem
+
     with connect(options) as client:
-        answer = client.get("api", "models", name)
+        answer = client.probe("GET", "api", "models", name)
+        not_here = answer.status == _NOT_FOUND
+        if not_here:
+            listed = client.probe("GET", "api", "galleries", "models", name)
+            answer = answer if listed.status == _NOT_FOUND else listed
+        client.require_success(answer)
     if options.as_json:
         click.echo(answer.body)
         return
-    from remuda.cli.model_details import model_page
-    from remuda.core.clock import SystemClock
-    from remuda.wire.serving import ModelItem
-
     now = answer.date or SystemClock().now()
-    for line in model_page(answer.read(ModelItem), now):
+    read = answer.read
+    page = gallery_page(read(GalleryModelView)) if not_here else model_page(read(ModelItem), now)
+    for line in page:
         click.echo(line)
+
+
+@group.command(
+    "search",
+    short_help="Search the galleries for models.",
+    epilog=examples("remuda models search", "remuda models search qwen3", "remuda models search embeddings"),
+)
+@click.argument("words", metavar="[TEXT]", nargs=-1)
+@click.option("--limit", type=WholeNumber(1, 10_000), default=50, show_default=True, help="At most so many.")
+@client_command
+def search_models(options: ClientOptions, words: tuple[str, ...], limit: int) -> None:
+    """Search the galleries for models whose name, aliases, tags or description contain all words of TEXT."""
+    with connect(options) as client:
+        answer = client.get("api", "galleries", "models", term=" ".join(words), limit=str(limit))
+    if options.as_json:
+        click.echo(answer.body)
+        return
+    from remuda.cli.model_tables import gallery_table
+    from remuda.cli.render import console, show
+    from remuda.wire.model_galleries import GalleryModels
+
+    found, output = answer.read(GalleryModels), console()
+    show(output, gallery_table(found.models, output))
+    if found.total > len(found.models):
+        click.echo(f"{found.total - len(found.models)} more; name more words, or give --limit")
+    for one in found.unread:
+        click.echo(one_line(f"note: the gallery {one.gallery} could not be read: {one.reason}"), err=True)
 
 
 @group.command(

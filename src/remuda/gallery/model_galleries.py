@@ -29,11 +29,13 @@ class ModelGalleries:
         """Of all galleries, as far as they could be read in a few seconds."""
         return await self._view.readings()
 
+    async def readings_for(self, name: str) -> Sequence[Reading[ModelEntry]]:
+        """The same for one who looks for this name: no gallery is waited for that does not matter."""
+        return self._shipped if find(self._shipped, name) else await self.readings()
+
     async def find(self, name: str) -> FoundModel:
-        """NotFound, with what may have been meant. No gallery is waited for that does not matter."""
-        if found := find(self._shipped, name):
-            return found
-        readings = await self.readings()
+        """NotFound, with what may have been meant."""
+        readings = await self.readings_for(name)
         if found := find(readings, name):
             return found
         near = similar(readings, name)

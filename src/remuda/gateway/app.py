@@ -17,6 +17,7 @@ from remuda.gateway import home, nodes, openapi, probes
 from remuda.gateway.admin import (
     backends,
     model_edits,
+    model_galleries,
     model_installs,
     models,
     node_logs,
@@ -43,6 +44,7 @@ _ROUTERS = (
     nodes.routes,
     models.load_status_routes,  # Before those for models, whose names may end in anything.
     model_edits.routes,
+    model_galleries.routes,
     model_installs.routes,
     models.routes,  # Before those for nodes, whose ids would take /api/nodes/models.
     admin_nodes.routes,

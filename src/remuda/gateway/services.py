@@ -14,6 +14,7 @@ from remuda.core.entropy import Entropy
 from remuda.core.ids import NodeId, ReplicaKey
 from remuda.fleet.identity import NodeTokens
 from remuda.fleet.registry import Registry
+from remuda.gallery.model_galleries import ModelGalleries
 from remuda.gateway.metrics import Metrics
 from remuda.gateway.node_logs import NodeLogs
 from remuda.gateway.openai.client_response import Running
@@ -70,6 +71,7 @@ class Serving:
     models: Models
     edits: ModelEdits
     installs: ModelInstalls
+    galleries: ModelGalleries
     in_flight: Callable[[ReplicaKey], int]  # Over all frontends, as far as they have told.
     unloads_at: Callable[[Replica], datetime | None]  # If it is not used until then; None: never.
     load_status: Callable[[str], Awaitable[LoadStatus | None]]

@@ -60,14 +60,14 @@ class _Wanted:
 
 
 class ModelInstalls:
-    """`galleries` is what can be installed by name. Workers on `own_machines`, and with `shared` all of them,
+    """`galleries` tells what can be installed, for one who looks for this name. Workers on `own_machines`, and with `shared` all of them,
     have this frontend's folder of models."""
 
     def __init__(
         self,
         operations: OpStore,
         store: InstalledModels,
-        galleries: Callable[[], Awaitable[Sequence[Reading[ModelEntry]]]],
+        galleries: Callable[[str], Awaitable[Sequence[Reading[ModelEntry]]]],
         standings: Callable[[], Awaitable[Sequence[Standing]]],
         *,
         clock: Clock,
@@ -118,7 +118,7 @@ class ModelInstalls:
         return _Wanted(source, name, ModelSpec(sha256=request.sha256))
 
     async def _named(self, what: str, request: InstallRequest) -> _Wanted:
-        readings = await self._galleries()
+        readings = await self._galleries(what)
         found = find(readings, what)
         if found is None:
             await self._refuse_name(what, readings)

@@ -65,7 +65,8 @@ def frontend(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveFrontend]
 
 @contextmanager
 def frontend_in(data_dir: Path) -> Iterator[LiveFrontend]:
-    settings = FrontendSettings(data_dir=data_dir, port=0)
+    shipped = ({"name": "remuda", "url": "builtin:models"},)
+    settings = FrontendSettings(data_dir=data_dir, port=0, model_galleries=shipped)
     with start_blocking_portal("asyncio") as portal:
         policy = AdmissionPolicy(auto_approve=False)
         running = running_frontend(settings, policy, probes_commands=False)

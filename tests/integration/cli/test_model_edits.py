@@ -276,3 +276,23 @@ def test_a_model_is_shown_with_what_its_file_says(frontend: LiveFrontend) -> Non
     told = json.loads(frontend.remuda("models", "show", "shown", "--json").stdout)
     assert told["details"]["parameters"] > 0
     assert "details" not in api(frontend, "GET", "models").json()["models"][0]
+
+
+def test_models_of_the_galleries_are_searched_and_shown(frontend: LiveFrontend) -> None:
+    found = frontend.remuda("models", "search", "reranks", "or", "ranks")
+    assert (found.exit_code, found.stdout.split()[:2]) == (0, ["no", "gallery"])
+    listed = json.loads(frontend.remuda("models", "search", "qwen3", "--json").stdout)
+    assert [one["name"] for one in listed["models"]][:2] == ["qwen3-0.6b", "qwen3-1.7b"]
+    assert listed["total"] == len(listed["models"])
+
+    done = frontend.remuda("models", "show", "llama3.2:1b")
+
+    assert done.exit_code == 0, done.output
+    assert "llama-3.2-1b-instruct" in done.stdout.splitlines()[0]
+    assert "hf://bartowski/Llama-3.2-1B-Instruct-GGUF" in done.stdout
+    assert "remuda; not installed" in done.stdout
+    assert (
+        frontend.remuda("models", "search", "qwen3", "--limit", "1")
+        .stdout.splitlines()[-1]
+        .startswith("4 more")
+    )

@@ -32,6 +32,7 @@ from remuda.core.entropy import SystemEntropy
 from remuda.core.errors import Misconfigured
 from remuda.core.ids import FrontendId
 from remuda.core.settings import Settings, described, resolve
+from remuda.gallery.model import Gallery
 from remuda.gateway.services import Services
 from remuda.host.folder import DataFolder
 from remuda.host.ports import free_port
@@ -138,6 +139,7 @@ SOURCES: dict[str, Entry] = {
 }
 FRONTEND: dict[str, Entry] = {
     **COMMON,
+    "model_galleries": Wired((GALLERY,), "ModelSources._galleries", (Gallery.model_validate(GALLERY),)),
     **SOURCES,
     "data_dir": Wired("{folder}/frontend", "DataFolder.root"),
     "registration_token": Wired("a-token", "Access.registration_token"),

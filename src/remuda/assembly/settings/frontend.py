@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field, SecretStr, model_validator
 
 from remuda.assembly.settings import forms
 from remuda.assembly.settings.depot import SourceSettings
-from remuda.assembly.settings.forms import Duration, File, Port, Words
+from remuda.assembly.settings.forms import Duration, File, JsonList, Port, Words
 from remuda.core import durations, limits
 from remuda.core.settings import Setting
 from remuda.models import keep_alive as keeping
@@ -56,6 +56,10 @@ class FrontendSettings(SourceSettings):
             "postgresql://... or sqlite:///PATH",
         ),
     ] = None
+    model_galleries: Annotated[
+        JsonList,
+        Setting("Model galleries.", forms.JSON, aliases=("LOCALAI_GALLERIES", "GALLERIES"), hidden=True),
+    ] = ()
     auto_approve: Annotated[
         bool | None,
         Setting(
