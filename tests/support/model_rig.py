@@ -107,7 +107,7 @@ async def model_frontend(
         deps = InstallerDeps(hubs, library, store, _room, teller, _Rows(), FrontendId(name))
         return ModelFileWork(Installer(deps), Remover(library, store, ops, _Rows()))
 
-    async def galleries() -> Sequence[Reading[ModelEntry]]:
+    async def galleries(_: str) -> Sequence[Reading[ModelEntry]]:
         return [Reading(REMUDA_MODELS, read_model_index(gallery.encode()))] if gallery else []
 
     async with ops_frontend(

@@ -1,7 +1,7 @@
 """Builds serving on a frontend: from requests to replicas, and from configured models to loaded ones."""
 
 import socket
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Collection
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime

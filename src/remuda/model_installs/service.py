@@ -60,8 +60,8 @@ class _Wanted:
 
 
 class ModelInstalls:
-    """`galleries` tells what can be installed, for one who looks for this name. Workers on `own_machines`, and with `shared` all of them,
-    have this frontend's folder of models."""
+    """`galleries` tells what can be installed, for one who looks for this name. Workers on `own_machines`,
+    and with `shared` all of them, have this frontend's folder of models."""
 
     def __init__(
         self,
