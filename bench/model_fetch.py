@@ -1,0 +1,132 @@
+"""How fast a model's file is fetched, against other programs with the same file in the same run.
+
+    uv run --group dev python -m bench.model_fetch [--mb 400] [--rounds 3] [--folder DIR]
+
+A real registry serves the file over HTTP, and SeaweedFS over S3, both on loopback. Over HTTP the rival is
+`curl`, over S3 the client library alone, writing what it streams to a file. Neither checks a digest nor makes
+what it wrote durable; ours does both. The best round of each counts.
+Aims: at least 0.8 of curl, 0.9 of the library.
+"""
+
+import argparse
+import tempfile
+import time
+from functools import partial
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import anyio
+from obstore.store import S3Store
+from tests.support.debian import debian_program
+from tests.support.images import Blob, noise
+from tests.support.object_store import ACCESS_KEY, SECRET_KEY, object_store
+from tests.support.registry import registry_server
+
+from bench.pull import CONTENDER_S, Contender, Run, command, compete
+from remuda.core.clock import SystemClock
+from remuda.core.entropy import SystemEntropy
+from remuda.core.log import configure
+from remuda.hubs.hubs import HubAccess, open_hubs
+from remuda.hubs.model import RemoteFile
+from remuda.oci.blobs import BlobStore
+
+REPOSITORY = "bench/model"
+BUCKET = "models"
+AIMS = {"https": ("curl", 0.8), "s3": ("obstore", 0.9)}
+
+
+def curl(url: str, folder: Path) -> Run:
+    program = debian_program("curl", "curl")
+    return command([program, "--silent", "--show-error", "--fail", "-o", str(folder / "model"), url])
+
+
+def obstore(endpoint: str, folder: Path) -> Run:
+    began = time.perf_counter()
+    with (folder / "model").open("wb") as file:
+        for chunk in bucket(endpoint).get("model.gguf").stream(min_chunk_size=1 << 20):
+            file.write(chunk)
+    return Run(time.perf_counter() - began)
+
+
+def bucket(endpoint: str) -> S3Store:
+    return S3Store(
+        BUCKET,
+        endpoint=endpoint,
+        access_key_id=ACCESS_KEY,
+        secret_access_key=SECRET_KEY,
+        region="us-east-1",
+        client_options={"allow_http": True, "timeout": "300s"},
+    )
+
+
+def ours(file: RemoteFile, env: dict[str, str], folder: Path) -> Run:
+    """In a fresh interpreter, as a frontend has one."""
+    fresh = get_context("spawn")
+    receiver, sender = fresh.Pipe(duplex=False)
+    process = fresh.Process(target=fetch_here, args=(sender, file, env, folder))
+    process.start()
+    sender.close()  # Then a child that dies without a word ends the wait.
+    try:
+        assert receiver.poll(CONTENDER_S), "the fetch took too long"
+        answer = receiver.recv()
+    finally:
+        process.kill()
+        process.join()
+    assert isinstance(answer, Run)
+    return answer
+
+
+def fetch_here(sender: Connection, file: RemoteFile, env: dict[str, str], folder: Path) -> None:
+    configure("warning")
+    sender.send(anyio.run(measured_fetch, file, env, folder))
+
+
+async def measured_fetch(file: RemoteFile, env: dict[str, str], folder: Path) -> Run:
+    async with open_hubs(SystemClock(), SystemEntropy(), HubAccess(env=env)) as hubs:
+        began = time.perf_counter()
+        await hubs.fetch(file, BlobStore(folder), lambda done: None)
+        return Run(time.perf_counter() - began)
+
+
+def report(runs: dict[str, list[Run]], size_mb: float) -> None:
+    rates = {name: size_mb / min(run.seconds for run in turns) for name, turns in runs.items()}
+    for name, rate in rates.items():
+        rival, aim = AIMS.get(name, ("", 0.0))
+        compared = f"   {rate / rates[rival]:.2f} of {rival}; aim {aim}" if rival else ""
+        print(f"{name:10} {rate:6.0f} MB/s{compared}", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Fetching a model's file against curl and obstore.")
+    parser.add_argument("--mb", type=int, default=400)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--folder", type=Path, default=None, help="where to work")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="remuda-bench-", dir=options.folder) as name:
+        folder = Path(name)
+        with registry_server(folder) as registry, object_store(folder) as storage:
+            blob = Blob(noise(options.mb * 1_000_000, 1), "application/octet-stream")
+            registry.pusher.push_blob(REPOSITORY, blob)
+            bucket(storage.endpoint).put("model.gguf", blob.content)
+            size, sha256 = len(blob.content), blob.digest.removeprefix("sha256:")
+            url = f"http://{registry.name}/v2/{REPOSITORY}/blobs/{blob.digest}"
+            del blob  # The contenders have better uses for the memory.
+            env = {
+                "AWS_ENDPOINT_URL": storage.endpoint,
+                "AWS_ACCESS_KEY_ID": ACCESS_KEY,
+                "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
+            }
+            web = RemoteFile("model.gguf", size, sha256, (url,))
+            stored = RemoteFile("model.gguf", size, sha256, (f"s3://{BUCKET}/model.gguf",))
+            contenders: dict[str, Contender] = {
+                "curl": partial(curl, url),
+                "https": partial(ours, web, env),
+                "obstore": partial(obstore, storage.endpoint),
+                "s3": partial(ours, stored, env),
+            }
+            report(compete(contenders, options.rounds, folder), size / 1e6)
+
+
+if __name__ == "__main__":
+    main()
