@@ -16,7 +16,7 @@ import structlog
 from anyio.abc import TaskStatus
 from anyio.to_thread import run_sync
 
-from remuda.core.errors import Invalid, Rejected, RemudaError
+from remuda.core.errors import Conflict, Invalid, Rejected, RemudaError
 from remuda.core.hints import pasted
 from remuda.core.os_errors import os_reason
 from remuda.models.config import ModelConfig
@@ -27,7 +27,7 @@ from remuda.models.model_folder import folder_stamp, is_model_folder
 from remuda.models.paths import check_absolute_paths
 from remuda.models.reading import check_new_name, located, read_model
 from remuda.scheduler.model import ADDED, Need, StoredModel, file_origin
-from remuda.scheduler.ports import ModelStore, RoutingTable
+from remuda.scheduler.ports import ModelEditStore, ModelStore, RoutingTable
 
 log = structlog.get_logger(__name__)
 
@@ -218,6 +218,18 @@ class _Seen:
     stamp: _Stamp
     model: str = ""  # Empty: it cannot be used.
     why_not: str = ""
+    behind: str = ""  # The model in the store for which the file is not used.
+
+
+class _Behind(Conflict):
+    """The model is in the store already, which has the last word."""
+
+    def __init__(self, model: str) -> None:
+        super().__init__(
+            f"{model} was added by a command or the API, and that configuration is in use",
+            hint=f"remove this file, or the model: remuda models remove {pasted(model)}",
+        )
+        self.model = model
 
 
 class ModelFolder:
@@ -228,7 +240,7 @@ class ModelFolder:
     def __init__(
         self,
         folder: Path,
-        store: ModelStore,
+        store: ModelEditStore,
         frontend: str,
         table: RoutingTable,
         refused: Callable[[Mapping[str, str]], None] = lambda _: None,
@@ -257,9 +269,10 @@ class ModelFolder:
     async def look(self) -> None:
         """Take in what is new, and take out what is gone."""
         files = await run_sync(self._files)
+        added = {one.name for one in await self._store.models() if one.origin == ADDED}
         for name, (stamp, text) in files.items():
             seen = self._seen.get(name)
-            if seen is None or seen.stamp != stamp:
+            if seen is None or seen.stamp != stamp or (seen.behind and seen.behind not in added):
                 self._seen[name] = await self._take_in(name, stamp, text)
         self._seen = {name: seen for name, seen in self._seen.items() if name in files}
         self._refused({name: seen.why_not for name, seen in self._seen.items() if seen.why_not})
@@ -294,27 +307,25 @@ class ModelFolder:
             config = read_model(text, where=name)
             with located(text, where=name):
                 await self._check(config)
-            await self._store.put_model(
-                StoredModel(config.id, text, config.revision, file_origin(self._frontend, self._host, name))
-            )
+                await self._put(config, text, name)
         except Rejected as error:
             log.error("model_file_refused", file=name, reason=str(error))
-            return _Seen(stamp, why_not=str(error).removeprefix(name).lstrip(":, "))
+            why_not = str(error).removeprefix(name).lstrip(":, ")
+            return _Seen(stamp, why_not=why_not, behind=error.model if isinstance(error, _Behind) else "")
         log.info("model_read", model=config.id, file=name, unknown_keys=list(config.unknown))
         self._table.rows_changed()
         return _Seen(stamp, config.id)
 
     async def _check(self, config: ModelConfig) -> None:
-        known = {one.name: one for one in await self._store.models()}
+        known = {one.name for one in await self._store.models()}
         if config.id not in known:
             check_new_name(config.id)
-        elif known[config.id].origin == ADDED:
-            raise Invalid(
-                f"name: {config.id} was added by a command or the API, and that configuration is in use",
-                hint=f"remove this file, or the model: remuda models remove {pasted(config.id)}",
-                param="name",
-            )
         check_absolute_paths(config, self._folder)
+
+    async def _put(self, config: ModelConfig, text: str, name: str) -> None:
+        origin = file_origin(self._frontend, self._host, name)
+        if await self._store.put_from_file(StoredModel(config.id, text, config.revision, origin)) is None:
+            raise _Behind(config.id)
 
     def _files(self) -> Mapping[str, tuple[_Stamp, str | Invalid]]:
         found: dict[str, tuple[_Stamp, str | Invalid]] = {}

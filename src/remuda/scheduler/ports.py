@@ -65,6 +65,10 @@ class ModelStore(Protocol):
 
 
 class ModelEditStore(ModelStore, Protocol):
+    async def put_from_file(self, model: StoredModel) -> StoredModel | None:
+        """As `put_model`, but for a model that was added by other means: None, and nothing is written."""
+        ...
+
     async def change_model(self, before: StoredModel, after: StoredModel) -> StoredModel | None:
         """Give it another text or origin, if it still has those of `before`; None when it does not."""
         ...

@@ -15,7 +15,7 @@ from remuda.core import limits
 from remuda.core.errors import Conflict, NotFound
 from remuda.core.ids import BootId, FrontendId, NodeId, ReplicaKey
 from remuda.ops.model import FRONTENDS, Operation, OpId, State, Step, UnloadCause, UnloadReason, Wish
-from remuda.scheduler.model import Renaming, Replica, Replicas, ReplicaState, StoredModel
+from remuda.scheduler.model import ADDED, Renaming, Replica, Replicas, ReplicaState, StoredModel
 from remuda.store import ops_intents
 from remuda.store.connections import unusable
 from remuda.store.database import Database
@@ -46,6 +46,9 @@ class SqlModelStore:
 
     async def put_model(self, model: StoredModel) -> StoredModel:
         return await self._database.transact(lambda c, now: _put(c, now, model))
+
+    async def put_from_file(self, model: StoredModel) -> StoredModel | None:
+        return await self._database.transact(lambda c, now: _put_from_file(c, now, model))
 
     async def change_model(self, before: StoredModel, after: StoredModel) -> StoredModel | None:
         assert before.name == after.name, "a new name is another call"
@@ -82,6 +85,12 @@ def _put(connection: Connection, now: datetime, model: StoredModel) -> StoredMod
     else:
         connection.execute(update(models).where(models.c.name == model.name).values(**columns))
     return replace(model, updated_at=now)
+
+
+def _put_from_file(connection: Connection, now: datetime, model: StoredModel) -> StoredModel | None:
+    origin = select(models.c.origin).where(models.c.name == model.name)
+    added = connection.scalar(origin.with_for_update()) == ADDED
+    return None if added else _put(connection, now, model)
 
 
 def _change(

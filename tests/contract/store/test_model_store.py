@@ -219,3 +219,12 @@ async def test_only_the_model_that_was_meant_is_removed(store: SqlModelStore) ->
     assert await store.remove_written("m", "another time") is None
     assert await store.remove_written("m", put.updated_at.isoformat()) == put
     assert await store.remove_written("m", put.updated_at.isoformat()) is None
+
+
+async def test_file_does_not_replace_what_was_added(store: SqlModelStore) -> None:
+    filed = replace(a_model(), text="from a file", origin="file:f-1:a.yaml")
+    assert await store.put_from_file(filed) is not None
+    assert await store.put_from_file(replace(filed, text="later")) is not None
+    await store.put_model(a_model())
+    assert await store.put_from_file(filed) is None
+    assert [one.text for one in await store.models()] == [a_model().text]

@@ -435,7 +435,10 @@ async def test_file_does_not_replace_a_model_that_was_added(watched: Watched) ->
     watched.write("a.yaml", a_model("qwen", "context_size: 512\n"))
     assert await watched.look() == {"qwen": "added"}
     [why] = watched.catalogue.unusable.values()
-    assert why.startswith("line 1: name: qwen was added by a command or the API")
+    assert why.startswith("qwen was added by a command or the API")
+    await watched.models.remove_model("qwen")
+    assert await watched.look() == {"qwen": "file:f-1:a.yaml"}
+    assert not watched.catalogue.unusable
 
 
 async def test_file_whose_model_was_taken_over_is_set_aside(watched: Watched) -> None:
