@@ -33,6 +33,7 @@ class LocalAiFiles:
     received: int = 0  # Bytes of bodies.
     # What it does wrong, each used up by one upload.
     breaks_after: list[int] = field(default_factory=list)  # Bytes, then the connection is reset.
+    forgets: bool = False  # What it took before a connection was reset.
     takes_only: list[int] = field(default_factory=list)  # Bytes, then 308.
     answers: list[int] = field(default_factory=list)  # Statuses, instead of all else.
     stalls_after: list[int] = field(default_factory=list)  # Bytes, then nothing until `resumed` is set.
@@ -154,9 +155,9 @@ class _Handler(BaseHTTPRequestHandler):
         if sha256:
             path.with_name(f"{path.name}.sha256.target").write_text(sha256)
         complete = self._take(path, end - start + 1)
-        size = path.stat().st_size
         if complete is None:
             return
+        size = path.stat().st_size
         if not complete or size < total:
             self._reply(308, b"", {"Range": f"bytes=0-{size - 1}", "X-File-Size": str(size)})
         elif sha256 and _digest(path) != sha256:
@@ -182,6 +183,8 @@ class _Handler(BaseHTTPRequestHandler):
         files.received += taken
         if stalls is not None:
             files.resumed.wait()
+        if breaks is not None and files.forgets:
+            _remove(path)
         if breaks is not None or stalls is not None:
             self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
             self.connection.close()

@@ -3,6 +3,7 @@
 The library is loaded when storage is first used: it is large, and few processes need it.
 """
 
+import hashlib
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -10,11 +11,15 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import IO, TYPE_CHECKING
 
+import aiohttp
 import anyio
+from anyio.to_thread import run_sync
 from pydantic import SecretStr
+from yarl import URL
 
 from remuda.core.errors import Invalid, NotFound, PeerFailed
 from remuda.s3 import limits
+from remuda.s3.signing import object_path, signed_headers
 
 if TYPE_CHECKING:
     from obstore.store import S3Config, S3Store
@@ -151,6 +156,9 @@ class S3Storage:
         import obstore
 
         created = created_at.isoformat(timespec="seconds").replace("+00:00", "Z")
+        if "//" in key:
+            await self._write_at_once(key, file, created, created_at)
+            return
         with self._explained(key):
             await obstore.put_async(
                 self._store,
@@ -160,6 +168,46 @@ class S3Storage:
                 chunk_size=limits.SENT_PART_BYTES,
                 max_concurrency=limits.PARTS_AT_ONCE_MAX,
             )
+
+    async def _write_at_once(self, key: str, file: IO[bytes], created: str, now: datetime) -> None:
+        """A key that the library cannot name."""
+        digest, size = await run_sync(_digest, file)
+        if size > limits.AT_ONCE_BYTES_MAX:
+            raise Invalid(f"invalid key: {key} has an empty part, and its file is too large to be sent so")
+        url = URL(self._account.url + object_path(self._account.bucket, key), encoded=True)
+        headers = {"content-length": str(size), "x-amz-meta-created-at": created}
+        timeout = aiohttp.ClientTimeout(limits.PART.total_seconds(), limits.CONNECT.total_seconds())
+        with self._explained(key):
+            try:
+                async with (
+                    aiohttp.ClientSession(timeout=timeout) as session,
+                    session.put(
+                        url,
+                        data=file if size else b"",
+                        headers=self._signed(url, headers, digest, now),
+                        allow_redirects=False,
+                    ) as reply,
+                ):
+                    said = (await reply.content.read(limits.ERROR_CHARS_MAX)).decode(errors="replace")
+            except (aiohttp.ClientError, TimeoutError) as error:
+                raise OSError(str(error) or "no answer in time") from error
+            _check_status(reply.status, said)
+
+    def _signed(self, url: URL, headers: dict[str, str], digest: str, now: datetime) -> dict[str, str]:
+        account = self._account
+        if account.access_key is None or account.secret_key is None:
+            return headers
+        return signed_headers(
+            "PUT",
+            url.authority,
+            url.raw_path,
+            headers,
+            region=account.region,
+            access_key=account.access_key.get_secret_value(),
+            secret_key=account.secret_key.get_secret_value(),
+            payload_sha256=digest,
+            now=now,
+        )
 
     async def _load(self, key: str, facts: ObjectFacts, part: _Part) -> None:
         try:
@@ -200,7 +248,7 @@ class S3Storage:
             yield
         except FileNotFoundError:
             raise NotFound(f"not found: {where}") from None
-        except (PermissionDeniedError, UnauthenticatedError):
+        except (PermissionDeniedError, UnauthenticatedError, PermissionError):
             hint = "check storage-access-key and storage-secret-key, and what they may do"
             raise StorageRefused(f"access denied: {where}", hint=hint) from None
         except ValueError as error:
@@ -209,6 +257,28 @@ class S3Storage:
             raise StorageFailed(f"{where}: nothing came for {limits.SILENCE_S:g} s") from None
         except (BaseError, OSError) as error:
             raise StorageFailed(f"{where}: {_first_line(error)}") from error
+
+
+def _digest(file: IO[bytes]) -> tuple[str, int]:
+    """Of the rest of the file, and how long that is. Blocks on the disk."""
+    start, state = file.tell(), hashlib.sha256()
+    while chunk := file.read(limits.READ_BYTES):
+        state.update(chunk)
+    end = file.tell()
+    file.seek(start)
+    return state.hexdigest(), end - start
+
+
+def _check_status(status: int, said: str) -> None:
+    match status:
+        case 200 | 201 | 204:
+            return
+        case 401 | 403:
+            raise PermissionError
+        case 404:
+            raise FileNotFoundError
+        case _:
+            raise OSError(f"HTTP {status}: {said}")
 
 
 def _open(account: S3Account, patience: timedelta, retries: int) -> "S3Store":

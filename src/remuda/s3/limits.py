@@ -10,6 +10,8 @@ SENT_PART_BYTES: Final = 16 << 20
 STREAM_BYTES: Final = 64 << 10  # What has come of so many when a stream breaks off is lost.
 SILENCE_S: Final = 60.0  # A stream that brings nothing for so long has broken off.
 LISTED_MAX: Final = 10_000
+READ_BYTES: Final = 1 << 20
+AT_ONCE_BYTES_MAX: Final = 1 << 30  # Of an object that is sent in one request.
 PARTS_AT_ONCE_MAX: Final = 4
 PART: Final = timedelta(minutes=2)  # Patience with one part.
 CONNECT: Final = timedelta(seconds=10)

@@ -1,6 +1,7 @@
 """Files of a whole worker: through a real S3 server, and uploads that survive its being killed."""
 
 import hashlib
+import http.client
 import json
 import os
 from collections.abc import AsyncIterator, Iterator
@@ -20,6 +21,7 @@ from remuda.core.clock import SystemClock
 from remuda.core.errors import NotFound
 from remuda.s3 import limits
 from remuda.s3.client import ObjectChanged, ObjectFacts, S3Account, S3Storage, StorageFailed, StorageRefused
+from remuda.s3.signing import object_path, signed_headers
 from tests.peers.localai_file_client import LocalAiFileClient
 from tests.peers.localai_frontend import LocalAiFrontend
 from tests.support.nats_servers import PlainServer, plain_server
@@ -134,6 +136,30 @@ async def whole(store: S3Storage, key: str, start: int = 0, facts: ObjectFacts |
     return b"".join(received)
 
 
+def fetched_plainly(s3: ObjectStore, key: str) -> bytes:
+    """By a client that takes keys as they are."""
+    path, host = object_path(BUCKET, key), s3.endpoint.removeprefix("http://")
+    headers = signed_headers(
+        "GET",
+        host,
+        path,
+        {},
+        region="us-east-1",
+        access_key=ACCESS_KEY,
+        secret_key=SECRET_KEY,
+        payload_sha256=hashlib.sha256().hexdigest(),
+        now=SystemClock().now(),
+    )
+    connection = http.client.HTTPConnection(host, timeout=10)
+    try:
+        connection.request("GET", path, headers=headers)
+        answer = connection.getresponse()
+        assert answer.status == 200, answer.read()
+        return answer.read()
+    finally:
+        connection.close()
+
+
 async def test_objects_are_read_in_parts_and_in_order(
     s3: ObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -156,6 +182,8 @@ async def test_wrong_keys_are_refused(s3: ObjectStore) -> None:
         await wrong.facts("models/locked")
     with pytest.raises(StorageRefused):
         await wrong.write("models/locked", BytesIO(b"y"), SystemClock().now())
+    with pytest.raises(StorageRefused):
+        await wrong.write("ephemeral//locked", BytesIO(b"y"), SystemClock().now())
     with pytest.raises(StorageRefused):
         await whole(wrong, "models/locked", facts=ObjectFacts(1, ""))
     unsigned = S3Storage(S3Account(s3.endpoint, BUCKET))
@@ -190,6 +218,12 @@ async def test_files_go_through_object_storage(worker: StoredWorker, s3: ObjectS
     staged = await worker.ask("stage", local_path=allocated["local_path"], key="ephemeral/fetch/1/out.wav")
     assert staged == {"key": "ephemeral/fetch/1/out.wav"}
     assert await whole(store, "ephemeral/fetch/1/out.wav") == b"an answer"
+
+    # As LocalAI's frontends name outputs: with the whole path.
+    named = f"ephemeral/fetch/2/{allocated['local_path']}"
+    assert "//" in named
+    assert await worker.ask("stage", local_path=allocated["local_path"], key=named) == {"key": named}
+    assert await run_sync(fetched_plainly, s3, named) == b"an answer"
 
     missing = await worker.ask("ensure", key="models/none")
     assert missing["error"].startswith("not found: object models/none in bucket localai")

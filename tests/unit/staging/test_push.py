@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Iterator
 from datetime import timedelta
 from pathlib import Path
 
+import anyio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -190,6 +191,16 @@ async def test_a_push_that_moves_is_not_given_up(
 
     assert arrived(peer)
     assert peer.received == TOTAL
+
+
+async def test_what_the_connection_swallows_is_no_progress(
+    peer: LocalAiFiles, pusher: FilePusher, file: LocalFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "WITHOUT_PROGRESS_S", 0.1)
+    peer.breaks_after, peer.forgets = [500_000] * 10_000, True
+
+    with anyio.fail_after(20), pytest.raises(NodeUnreachable, match="nothing moved"):
+        await pusher.push(file, server_of(peer), KEY)
 
 
 async def test_a_file_that_changed_is_not_pushed(
