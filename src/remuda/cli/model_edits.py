@@ -143,10 +143,10 @@ def _renamed(old: str, renamed: "ModelRenamed", keep_alias: bool) -> list[str]:
     new = renamed.model.name
     lines = [f"{old}: renamed to {new}" + (f"; {old} stays as an alias" if keep_alias else "")]
     if count := len(renamed.unloads):
-        replicas = "1 replica is" if count == 1 else f"{count} replicas are"
-        lines.append(
-            f"{replicas} unloaded when their requests have ended; the next request for {new} loads it"
+        which = (
+            "1 replica is unloaded when its" if count == 1 else f"{count} replicas are unloaded when their"
         )
+        lines.append(f"{which} requests have ended; the next request for {new} loads it")
     if renamed.keys:
         lines.append(f"API keys that follow: {', '.join(renamed.keys)}")
     if renamed.aliases:

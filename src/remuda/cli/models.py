@@ -10,15 +10,15 @@ from remuda.cli.invocation import ClientOptions
 from remuda.cli.model_arguments import complete_models, configured_models, model_argument, report_added
 from remuda.cli.model_edits import add_edit_commands
 from remuda.cli.output import one_line
+from remuda.core.errors import NotFound
 
 if TYPE_CHECKING:
-    from remuda.cli.client import AdminClient
+    from remuda.cli.client import AdminClient, ApiAnswer
     from remuda.wire.operations import OpView
     from remuda.wire.serving import ModelLoaded
 
 _LOADED_ALREADY = 200  # A load that was begun is 202.
 _ADD_S = 60.0
-_NOT_FOUND = 404
 
 
 @click.group(
@@ -69,13 +69,12 @@ def show_model(options: ClientOptions, name: str) -> None:
     from remuda.wire.model_galleries import GalleryModelView
     from remuda.wire.serving import ModelItem
 
+    not_here = False
     with connect(options) as client:
-        answer = client.probe("GET", "api", "models", name)
-        not_here = answer.status == _NOT_FOUND
-        if not_here:
-            listed = client.probe("GET", "api", "galleries", "models", name)
-            answer = answer if listed.status == _NOT_FOUND else listed
-        client.require_success(answer)
+        try:
+            answer = client.get("api", "models", name)
+        except NotFound as missing:
+            answer, not_here = _in_a_gallery(client, name, missing), True
     if options.as_json:
         click.echo(answer.body)
         return
@@ -110,7 +109,9 @@ def search_models(options: ClientOptions, words: tuple[str, ...], limit: int) ->
     if found.total > len(found.models):
         click.echo(f"{found.total - len(found.models)} more; name more words, or give --limit")
     for one in found.unread:
-        click.echo(one_line(f"note: the gallery {one.gallery} could not be read: {one.reason}"), err=True)
+        click.echo(
+            one_line(f"note: the gallery {one.gallery} could not be read; --json has the reason"), err=True
+        )
 
 
 @group.command(
@@ -234,6 +235,16 @@ def unload_model(
     if not ops and not options.as_json:
         click.echo(one_line("nothing was loaded" if name is None else f"{name}: it was not loaded"))
     click.get_current_context().exit(wait_and_report(options, ops, Waiting(wait=not no_wait), together=True))
+
+
+def _in_a_gallery(client: "AdminClient", name: str, missing: NotFound) -> "ApiAnswer":
+    """NotFound, with whichever hint is the better one, when no gallery has it either."""
+    try:
+        return client.get("api", "galleries", "models", name)
+    except NotFound as unlisted:
+        near = "did you mean" in missing.hint
+        words = f"{missing.message}, and {unlisted.message.replace(f'a model {name!r}', 'one of this name')}"
+        raise NotFound(words, hint=missing.hint if near else unlisted.hint) from None
 
 
 def _already(loaded: "ModelLoaded") -> str:

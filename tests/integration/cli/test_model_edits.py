@@ -296,3 +296,11 @@ def test_models_of_the_galleries_are_searched_and_shown(frontend: LiveFrontend) 
         .stdout.splitlines()[-1]
         .startswith("4 more")
     )
+
+
+def test_a_model_that_is_nowhere_is_said_to_be(frontend: LiveFrontend) -> None:
+    nowhere = frontend.remuda("models", "show", "llama4.2")
+
+    assert nowhere.exit_code == Exit.NOT_FOUND
+    assert "there is no model 'llama4.2', and no gallery has one of this name" in nowhere.stderr
+    assert "did you mean llama3.2" in nowhere.stderr
