@@ -43,7 +43,7 @@ class Process:
         self.data_dir = data_dir
         self._out, self._err = output.with_suffix(".out"), output.with_suffix(".err")
         with self._out.open("wb") as out, self._err.open("wb") as err:
-            self._process = _begin(arguments, environ, out, err)
+            self._process = start_module(arguments, environ, out, err)
         self.pid = self._process.pid
 
     @property
@@ -262,7 +262,7 @@ class Ranch:
         with TemporaryFile() as stdin, TemporaryFile() as out, TemporaryFile() as err:
             stdin.write(typed.encode())
             stdin.seek(0)
-            code = _begin(words, variables, out, err, stdin).wait(_COMMAND_S)
+            code = start_module(words, variables, out, err, stdin).wait(_COMMAND_S)
             for file in (out, err):
                 file.seek(0)
             return subprocess.CompletedProcess(words, code, out.read().decode(), err.read().decode())
@@ -321,7 +321,7 @@ class Ranch:
         return {**self._environ, **own, **environ}
 
 
-def _begin(
+def start_module(
     words: Sequence[str],
     environ: Mapping[str, str],
     out: IO[bytes],

@@ -2,17 +2,18 @@
 
 import hashlib
 import json
+from pathlib import Path
 
 import pytest
 
-from remuda.core.errors import Invalid, NotFound
+from remuda.core.errors import Invalid, NotFound, Unauthorized
 from remuda.hubs.hubs import Hubs
 from remuda.oci.blobs import BlobStore
 from remuda.oci.errors import ContentRefused
-from tests.integration.hubs.fetching import fetched, resolved
+from tests.integration.hubs.fetching import fetched, resolved, write_credentials
 from tests.support.hub import HubServer
 from tests.support.images import MANIFEST, Blob, BuiltImage, noise
-from tests.support.registry import RegistryServer
+from tests.support.registry import PASSWORD, USER, RegistryServer, registry_server
 
 pytestmark = pytest.mark.anyio
 
@@ -131,3 +132,16 @@ async def test_a_file_on_github_also_from_large_file_storage(
     assert await fetched(hubs, "github:me/models/sub/y.gguf@dev", store) == {"y.gguf": EYES}
     with pytest.raises(NotFound):
         await resolved(hubs, "github:me/models/z.gguf")
+
+
+async def test_a_private_registry_is_opened_by_the_credentials_file(
+    hubs: Hubs, store: BlobStore, credentials: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "private").mkdir()
+    with registry_server(tmp_path / "private", basic=True) as private:
+        private.pusher.push("me/ollama-like", "v1", ollama(("model", WEIGHTS)))
+        source = f"oci://{private.name}/me/ollama-like:v1"
+        with pytest.raises(Unauthorized, match="wants a user and a password"):
+            await resolved(hubs, source)
+        write_credentials(credentials, f'["{private.name}"]\nusername = "{USER}"\npassword = "{PASSWORD}"\n')
+        assert await fetched(hubs, source, store) == {"ollama-like-v1.gguf": WEIGHTS}
