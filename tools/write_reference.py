@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from remuda.assembly.settings import CommonSettings, FrontendSettings, WorkerSettings
+from remuda.assembly.settings import CommonSettings, FrontendSettings, UpSettings, WorkerSettings
 from remuda.cli.exits import MEANINGS
 from remuda.cli.main import root
 from remuda.cli.options import default_text, metavar
@@ -30,10 +30,12 @@ def pages() -> Mapping[Path, str]:
 
 def settings_page() -> str:
     shared = set(CommonSettings.model_fields)
+    of_one = {*FrontendSettings.model_fields, *WorkerSettings.model_fields}
     parts = [
         ("Every process", described(CommonSettings)),
         ("Frontends", (item for item in described(FrontendSettings) if item.field not in shared)),
         ("Workers", (item for item in described(WorkerSettings) if item.field not in shared)),
+        ("`remuda up` alone", (item for item in described(UpSettings) if item.field not in of_one)),
     ]
     return "\n".join([SETTINGS_INTRODUCTION, *(line for part in parts for line in _settings_part(*part))])
 

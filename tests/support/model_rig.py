@@ -56,6 +56,7 @@ class ModelFrontend:
     installs: ModelInstalls
     library: ModelLibrary
     store: SqlModelStore
+    database: Database
 
     async def install(self, what: str, name: str = "", **more: str) -> OpId:
         return (await self.installs.install(InstallRequest(what, name, "admin", **more))).operation.id
@@ -116,7 +117,7 @@ async def model_frontend(
         installs = ModelInstalls(
             ops.store, store, galleries, _nobody, clock=clock, entropy=SystemEntropy(), signal=ops.signal
         )
-        yield ModelFrontend(ops, installs, library, store)
+        yield ModelFrontend(ops, installs, library, store, database)
 
 
 @asynccontextmanager

@@ -210,7 +210,12 @@ class Ranch:
         # Nothing of this machine's own settings: no config file, no variables.
         foreign = ("REMUDA_", "LOCALAI_", "XDG_")
         plain = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
-        self._environ = {**plain, "HOME": str(home), "REMUDA_REGISTRATION_TOKEN": TOKEN}
+        self._environ = {
+            **plain,
+            "HOME": str(home),
+            "REMUDA_REGISTRATION_TOKEN": TOKEN,
+            "REMUDA_STARTER": "0",
+        }
 
     def up(self, data: str = "up", *arguments: str, **environ: str) -> Frontend:
         """`remuda up` that has said so; its own node is called like the folder."""

@@ -44,7 +44,13 @@ def _started(
     data_dir: Path, words: Sequence[str], extra: Mapping[str, str]
 ) -> Iterator[tuple["ForkedProcess | subprocess.Popen[bytes]", int]]:
     FORK_SERVER.prepare()
-    environ = {**os.environ, "REMUDA_DATA_DIR": str(data_dir), "TERM": "xterm", **extra}
+    environ = {
+        **os.environ,
+        "REMUDA_DATA_DIR": str(data_dir),
+        "REMUDA_STARTER": "0",
+        "TERM": "xterm",
+        **extra,
+    }
     terminal, screen = pty.openpty()
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, COLUMNS, 0, 0))
     with open(screen, "r+b", buffering=0) as file:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import cache, partial
 from pathlib import Path
+from typing import Final
 
 import anyio
 import structlog
@@ -25,6 +26,7 @@ from remuda.assembly.serving import Ground, ServingRig
 from remuda.assembly.settings import FrontendSettings
 from remuda.assembly.settings.shared import registration_token
 from remuda.assembly.sources import hub_access, registries_of
+from remuda.assembly.starter import StarterModel
 from remuda.bus.client import Bus
 from remuda.bus.messages import Connected
 from remuda.core import limits
@@ -50,13 +52,18 @@ from remuda.host.joining import own_wheel, own_wheel_name
 from remuda.host.ports import listen
 from remuda.hubs.hubs import Hubs, open_hubs
 from remuda.model_installs.library import ModelLibrary
+from remuda.oci.transport import RetryPolicy
 from remuda.ops.broadcast import ChangeSignal
 from remuda.store.accounts import SqlKeyStore, SqlSecretStore
 from remuda.store.database import Database, open_database
 from remuda.store.fleet import SqlFleetStore
+from remuda.store.ops import SqlOpStore
+from remuda.store.replicas import SqlModelStore
 from remuda.wire.admin import JoinLines
 
 log = structlog.get_logger()
+
+_SOON_TOLD: Final = RetryPolicy(attempts_max=3)  # Operations try again themselves, and say why.
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +77,7 @@ class RunningFrontend:
     first_admin_key: str  # To be shown once; empty unless it was made just now.
     registry: Registry
     why_unready: str  # As it was when it started; empty when store and bus could be used.
+    starter: StarterModel
     own_worker_ended: Callable[[str], Awaitable[None]]  # With the reason; what ran there is not routed to.
 
 
@@ -125,6 +133,7 @@ async def running_frontend(
             first_key,
             services.registry,
             (await services.readiness()).for_admins,
+            build.starter,
             partial(_own_worker_ended, services),
         )
 
@@ -234,6 +243,7 @@ class _Build:
             self.entropy,
             hub_access(self._settings, self._folder, os.environ),
             registries=registries_of(self._settings),
+            retry=_SOON_TOLD,
         )
 
     async def _forget_own_worker(self, registry: Registry) -> None:
@@ -252,7 +262,12 @@ class _Build:
         library = ModelLibrary(self._folder.model_store, self.models)
         rig = ServingRig(ground, hubs, library, galleries)
         ops = await self._stack.enter_async_context(open_ops(ground.parts, rig.model_work, rig.file_work))
-        return ops, *await self._stack.enter_async_context(rig.at_work())
+        serving, inference = await self._stack.enter_async_context(rig.at_work())
+        database = ground.parts.database
+        self.starter = StarterModel(
+            SqlSecretStore(database), SqlOpStore(database), SqlModelStore(database), serving.installs
+        )
+        return ops, serving, inference
 
     @property
     def models(self) -> Path:

@@ -122,6 +122,7 @@ class RunningUp:
     frontend: RunningFrontend
     worker: OwnWorker
     machine: MachineId
+    starter: str = ""  # The model that is being installed because this is the first start; empty: none is.
 
     async def own_node(self) -> Standing | None:
         return await _own_node(self.frontend.registry, self.machine, self.worker)
@@ -154,7 +155,8 @@ async def running_up(
             show=show,
         )
         async with background(worker.run):
-            yield RunningUp(frontend, worker, machine)
+            starter = await frontend.starter.offer(wanted=settings.starter)
+            yield RunningUp(frontend, worker, machine, starter)
 
 
 def worker_environment(

@@ -17,7 +17,7 @@ from remuda.cli.exits import Exit
 from remuda.cli.invocation import ClientOptions
 from remuda.cli.model_arguments import complete_models
 from remuda.cli.output import as_text, in_lines, one_line
-from remuda.core.errors import Invalid, NotFound, PeerFailed, RemudaError
+from remuda.core.errors import Invalid, PeerFailed, RemudaError
 
 _QUIET_S = 600.0
 _SHOW_NODE = {"x-remuda-show-node": "1"}
@@ -272,7 +272,9 @@ def _only_model(options: ClientOptions) -> str:
         listed = json.loads(client.get("v1", "models").body)
     names = [str(model["id"]) for model in listed.get("data", [])]
     if not names:
-        raise NotFound("there are no models yet", hint="remuda models add FILE.gguf adds one")
+        from remuda.cli.model_installs import first_model
+
+        return first_model(options)
     if len(names) > 1:
         raise Invalid("there are several models: name one", hint=f"one of {', '.join(names[:10])}")
     return names[0]

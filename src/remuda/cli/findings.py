@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from remuda.cli.node_tables import LEFT, UNREACHABLE, shown_status
-from remuda.cli.ops_state import short_id, steps_of, title
+from remuda.cli.ops_state import on_node, short_id, steps_of, title
 from remuda.cli.output import one_line
 from remuda.cli.render import gib, span
 from remuda.core.hints import pasted
@@ -221,9 +221,7 @@ def _fails_again(step: StepView) -> bool:
 def _failing(op: OpView, step: StepView, node: NodeView | None) -> Finding:
     assert step.problem is not None, "only failing steps are listed"
     times = "once" if step.failures == 1 else f"{step.failures} times"
-    message = (
-        f"{title(op)} on {step.node_name} has failed {times} and is being retried: {step.problem.message}"
-    )
+    message = f"{title(op)}{on_node(step)} has failed {times} and is being retried: {step.problem.message}"
     facts = None if node is None else node.remuda
     if _unanswered(step) and facts is not None and facts.heard_seconds_ago is not None:
         message = f"{message}; its last heartbeat came {facts.heard_seconds_ago} s ago"

@@ -1,7 +1,6 @@
 """From the file named on the command line to a model's configuration, and the file to where models are."""
 
 import os
-import re
 import shutil
 import socket
 import sys
@@ -13,7 +12,6 @@ from remuda.cli.invocation import ClientOptions
 from remuda.cli.options import data_folder
 from remuda.cli.target import checked_url
 from remuda.core.errors import Invalid
-from remuda.core.hints import pasted
 from remuda.core.os_errors import os_reason
 from remuda.host.folder import read_json
 from remuda.models.editing import changes_of, edit
@@ -26,19 +24,6 @@ _TEXT_BYTES_MAX = 1 << 20
 _END_BYTES = 1 << 20
 _FILES_MAX = 1000
 _NAME_ONE = "give the .yaml file of a model, or a .gguf file"
-_URL = re.compile(r"([a-z][a-z0-9+.-]+)://?.", re.IGNORECASE)
-
-
-def refuse_url(text: str) -> None:
-    """Raises Invalid for a URL in place of a file, with what to do instead."""
-    found = _URL.match(text)
-    if found is None or Path(text).exists():
-        return
-    words = "models are added from files on this machine; a URL is not downloaded"
-    if found[1].lower() not in ("http", "https"):
-        raise Invalid(words, hint="download the .gguf file, then: remuda models add FILE.gguf")
-    file = pasted(Path(urlsplit(text).path).name or "FILE.gguf")
-    raise Invalid(words, hint=f"curl -L -o {file} {pasted(text)}, then: remuda models add {file}")
 
 
 def model_text(file: Path, name: str | None, context: int | None, options: ClientOptions) -> str:

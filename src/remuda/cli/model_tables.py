@@ -18,7 +18,9 @@ _TAGS_MAX = 4
 
 def model_table(models: Sequence[ModelItem], now: datetime, output: Console) -> RenderableType:
     if not models:
-        return Text("no models yet; `remuda models add FILE.gguf` adds one")
+        return Text(
+            "no models yet; install one with `remuda pull NAME`, or add a file: `remuda models add FILE.gguf`"
+        )
     names = {model.name for model in models}
     columns = [
         Column("MODEL", [model.name for model in models]),

@@ -9,6 +9,7 @@ from remuda.cli.commands import ListByDefault, WholeNumber, client_command, conn
 from remuda.cli.invocation import ClientOptions
 from remuda.cli.model_arguments import complete_models, configured_models, model_argument, report_added
 from remuda.cli.model_edits import add_edit_commands
+from remuda.cli.model_installs import install, install_and_report, remove
 from remuda.cli.output import one_line
 from remuda.core.errors import NotFound
 
@@ -24,14 +25,23 @@ _ADD_S = 60.0
 @click.group(
     "models",
     cls=ListByDefault,
-    short_help="List, add, load and unload models.",
-    epilog=examples("remuda models", "remuda models add SmolLM2.gguf", "remuda models ps"),
+    short_help="List, install, add, load and unload models.",
+    epilog=examples(
+        "remuda models",
+        "remuda models install qwen3:0.6b",
+        "remuda models add SmolLM2.gguf",
+        "remuda models ps",
+    ),
 )
 def group() -> None:
     """Models that the fleet can serve. Without a command: list them."""
 
 
-@group.command("list", epilog=examples("remuda models", "remuda models list --json"))
+@group.command(
+    "list",
+    short_help="List the models, where their files are, and if they are loaded.",
+    epilog=examples("remuda models", "remuda models list --json"),
+)
 @client_command
 def list_models(options: ClientOptions) -> None:
     """List the models, where their files are, and whether they are loaded."""
@@ -138,26 +148,31 @@ def list_replicas(options: ClientOptions) -> None:
 
 @group.command(
     "add",
-    short_help="Add a model from a GGUF file, or from a YAML file.",
+    short_help="Add a model from a file, or from any source.",
     epilog=examples(
         "remuda models add ~/Downloads/SmolLM2-135M-Instruct.Q4_1.gguf",
         "remuda models add qwen3-8b.yaml",
         "remuda models add model.gguf --name tiny --context 2048",
+        "remuda models add hf://Qwen/Qwen3-0.6B-GGUF",
     ),
 )
-@click.argument("file", metavar="FILE.yaml|FILE.gguf", type=click.Path())
+@click.argument("file", metavar="FILE.yaml|FILE.gguf|SOURCE", type=click.Path())
 @click.option("--name", help="Name of the model in requests. Default: the one in the file.")
 @click.option("--context", type=WholeNumber(1), help="Context size in tokens, for a GGUF file.")
 @client_command
 def add_model(options: ClientOptions, file: str, name: str | None, context: int | None) -> None:
     """Add a model from a YAML file, or from a GGUF file alone: its header has the rest.
 
-    A GGUF file is linked into this machine's models folder, or copied where it cannot be linked. URLs are not
-    downloaded: fetch the file first.
+    A GGUF file is linked into this machine's models folder, or copied where it cannot be linked. What is
+    elsewhere is installed: see `remuda models install` for the sources there are.
     """
-    from remuda.cli.model_files import model_text, refuse_url
+    from remuda.cli.model_files import model_text
+    from remuda.models.source_refs import is_source
 
-    refuse_url(file)
+    if is_source(file) and not Path(file).exists():
+        if context is not None:
+            raise click.UsageError("--context is for GGUF files: install it, then set context_size")
+        install_and_report(options, {"model": file, "name": name or ""}, wait=True)
     text = model_text(Path(file), name, context, options)
     with connect(options, _ADD_S) as client:
         answer = client.call("POST", "api", "models", body={"config": text})
@@ -167,16 +182,6 @@ def add_model(options: ClientOptions, file: str, name: str | None, context: int 
     from remuda.wire.serving import ModelAdded
 
     report_added(answer.read(ModelAdded))
-
-
-@group.command("remove", epilog=examples("remuda models remove smollm2-135m-instruct"))
-@model_argument
-@client_command
-def remove_model(options: ClientOptions, name: str) -> None:
-    """Remove a model, and unload it. Its files stay where they are."""
-    with connect(options) as client:
-        answer = client.call("DELETE", "api", "models", name)
-    click.echo(answer.body if options.as_json else one_line(f"{name}: removed"))
 
 
 @group.command(
@@ -259,3 +264,5 @@ def _unload(client: "AdminClient", name: str, node: str) -> "tuple[OpView, ...]"
 
 
 add_edit_commands(group)
+group.add_command(install)
+group.add_command(remove)

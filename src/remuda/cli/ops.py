@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from remuda.wire.operations import OpView
 
 _ALIKE_MAX = 1000
-_KINDS = ("install", "upgrade", "remove", "load", "unload")
+_KINDS = ("install", "upgrade", "remove", "load", "unload", "install_model", "remove_model")
 _ID_CHARS = 36
 _SHOWN_MAX = 5
 
@@ -53,7 +53,8 @@ ids_argument = click.argument("ids", metavar="ID...", nargs=-1, required=True, s
     epilog=examples("remuda ops", "remuda ops watch", "remuda ops show 3f2a", "remuda ops retry 3f2a"),
 )
 def group() -> None:
-    """Operations: installs, upgrades and removals of backends, loads and unloads of models.
+    """Operations: installs, upgrades and removals of backends; installs, removals, loads and unloads of
+    models.
 
     Without a command: list them.
 
@@ -84,7 +85,7 @@ all_option = click.option("--all", "everything", is_flag=True, help="List all of
 )
 @click.option("--kind", type=click.Choice(_KINDS), help="Only those of this kind.")
 @click.option("--backend", metavar="NAME", default="", help="Only those of this backend.")
-@click.option("--model", metavar="NAME", default="", help="Only loads and unloads of this model.")
+@click.option("--model", metavar="NAME", default="", help="Only those of this model.")
 @click.option("--node", metavar="NAME", default="", shell_complete=complete_names, help="Only those on it.")
 @limit_option
 @all_option

@@ -12,6 +12,7 @@ AT_WORK: Final = ("running", "stopping")
 _OVER: Final = ("succeeded", "failed", "skipped", "cancelled")
 _BYTES_MAX: Final = 64 << 20
 _SHORT_ID_CHARS: Final = 8
+FRONTENDS: Final = "frontends"  # In place of a node's id, for what the frontends do for themselves.
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +83,12 @@ def short_id(id: str) -> str:
 
 
 def title(op: OpView) -> str:
-    return f"{op.kind} {op.model or op.backend or op.name or op.uri}"
+    return f"{op.kind.replace('_', ' ')} {op.model or op.backend or op.name or op.uri}"
+
+
+def on_node(step: StepView) -> str:
+    """` on gpu-1`; nothing for what the frontends do for themselves."""
+    return "" if step.node_id == FRONTENDS else f" on {step.node_name}"
 
 
 def steps_of(op: OpView) -> Sequence[StepView]:

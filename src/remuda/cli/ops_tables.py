@@ -9,7 +9,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from remuda.cli.ops_state import AT_WORK, short_id, steps_of, title
+from remuda.cli.ops_state import AT_WORK, FRONTENDS, short_id, steps_of, title
 from remuda.cli.output import one_line
 from remuda.cli.render import UNKNOWN, Column, ago, facts, fitting, local, span, table_of
 from remuda.wire.operations import OpView, ProblemView, ProgressView, StepView
@@ -56,7 +56,10 @@ def measured(step: StepView) -> bool:
 def counted(op: OpView) -> str:
     """`2 of 3 nodes done, 1 failed`."""
     total = sum(op.counts.values())
-    parts = [f"{op.counts.get('succeeded', 0)} of {total} node{'' if total == 1 else 's'} done"]
+    if op.selection == FRONTENDS and total == 1:
+        return _WORDS.get(state := next(iter(op.counts)), state)
+    where = "place" if op.selection == FRONTENDS else "node"
+    parts = [f"{op.counts.get('succeeded', 0)} of {total} {where}{'' if total == 1 else 's'} done"]
     parts += [f"{op.counts[state]} {_WORDS.get(state, state)}" for state in _COUNTED if op.counts.get(state)]
     return ", ".join(parts)
 
@@ -108,7 +111,8 @@ def outcome_lines(op: OpView) -> list[str]:
             text = next((text.removesuffix(why) for why in reasons if text.endswith(why)), text)
         if step.state == "succeeded" and not text:
             continue
-        lines.append(f"  {step.node_name}: {step_word(step)}{f': {text}' if text else ''}")
+        word = f"{step_word(step)}{f': {text}' if text else ''}"
+        lines.append(f"  {text or word}" if step.node_id == FRONTENDS else f"  {step.node_name}: {word}")
         if step.problem is not None and step.problem.hint:
             lines.append(f"    hint: {step.problem.hint}")
     return [one_line(line) for line in lines]
@@ -216,9 +220,20 @@ def progress_table(
 
 
 def _name(op: OpView, step: StepView, *, alone: bool, all_ops: bool) -> str:
+    if step.node_id == FRONTENDS:
+        return f"{title(op)} ({short_id(op.id)})" if all_ops else _file_of(step) or title(op)
     if all_ops:
         return f"{step.node_name}: {title(op)} ({short_id(op.id)})"
     return step.node_name if alone else f"{step.node_name}: {title(op)}"
+
+
+def _file_of(step: StepView) -> str:
+    """`model-00002-of-00003.gguf (2/3)`: the file that is on its way."""
+    progress = step.progress
+    if progress is None or not progress.file_name:
+        return ""
+    count = f" ({progress.file_number}/{progress.file_count})" if progress.file_count > 1 else ""
+    return f"{progress.file_name}{count}"
 
 
 def _bar(step: StepView, chars: int) -> RenderableType:

@@ -12,7 +12,7 @@ import click
 from remuda.cli.exits import Exit, Interrupted, Unfinished, report
 from remuda.cli.fleet_tables import some_of
 from remuda.cli.invocation import ClientOptions
-from remuda.cli.ops_state import Picture, short_id, steps_of, title
+from remuda.cli.ops_state import FRONTENDS, Picture, short_id, steps_of, title
 from remuda.cli.ops_tables import outcome_lines
 from remuda.cli.ops_watch import displaying, follow
 from remuda.cli.output import one_line
@@ -34,10 +34,16 @@ class Waiting:
 
 
 def wait_and_report(
-    options: ClientOptions, ops: Sequence[OpView], waiting: Waiting, *, together: bool = False
+    options: ClientOptions,
+    ops: Sequence[OpView],
+    waiting: Waiting,
+    *,
+    together: bool = False,
+    quiet: bool = False,
 ) -> Exit:
     """Wait until these operations have finished, and print the outcome. `together`: with --json, one document
-    for all. Raises Interrupted or Unfinished, naming the command that shows them, if they have not."""
+    for all. `quiet`: of success nothing is printed. Raises Interrupted or Unfinished, naming the command that
+    shows them, if they have not."""
     if not waiting.wait or not ops:
         _print_started(options, ops, together)
         return Exit.DONE
@@ -49,7 +55,8 @@ def wait_and_report(
     except FrontendUnreachable as error:
         raise FrontendUnreachable(error.message, hint=f"{_still_running(ops)}; {_show_hint(ops)}") from error
     ended = [picture.ops[op.id] for op in ops]
-    _print_outcome(options, ended, waiting, together)
+    if not quiet or any(op.status != "succeeded" for op in ended):
+        _print_outcome(options, ended, waiting, together)
     if not picture.over(op.id for op in ops):
         assert waiting.within is not None, "leave --timeout out to wait as long as it takes"
         waited = f"not finished after {waiting.within.total_seconds():g} s"
@@ -87,7 +94,9 @@ def _exit_code(options: ClientOptions, ended: Sequence[OpView]) -> Exit:
 def _problem(op: OpView, *, as_json: bool) -> Problem | None:
     """The reasons are in the JSON document only: on a terminal they were just printed, node by node."""
     if op.status == "failed":
-        nodes = [step.node_name for step in steps_of(op) if step.state == "failed"]
+        nodes = [
+            step.node_name for step in steps_of(op) if step.state == "failed" and step.node_id != FRONTENDS
+        ]
         where = f"failed on {some_of(nodes)}" if nodes and not as_json else op.error or "it failed"
         return Problem("failed_on_nodes", f"{title(op)}: {where}", _again(op))
     return Problem("cancelled", f"{title(op)}: it was cancelled") if op.status == "cancelled" else None
@@ -104,6 +113,8 @@ def _again(op: OpView) -> str:
         return "the build has to be fixed first: push one that starts, then install or upgrade to it"
     may_pass = not problems or any(problem.retryable or problem.code == _TOO_LATE for problem in problems)
     first = "" if may_pass else "fix the cause first; then "
+    if op.selection == FRONTENDS:
+        return f"{first}try it again with: remuda ops retry {short_id(op.id)}"
     if op.kind == "load":
         return f"{first}try it again with: remuda models load {shlex.quote(op.model)}"
     return f"{first}try those nodes again with: remuda ops retry {short_id(op.id)}"

@@ -15,7 +15,7 @@ from rich.text import Text
 from remuda.cli.commands import connect
 from remuda.cli.following import EventStream, Lost, StreamTimeouts
 from remuda.cli.invocation import ClientOptions
-from remuda.cli.ops_state import AT_WORK, Picture, short_id, steps_of, title
+from remuda.cli.ops_state import AT_WORK, Picture, on_node, short_id, steps_of, title
 from remuda.cli.ops_tables import Place, amount, measured, note, progress_table, retrying, step_word
 from remuda.cli.options import ask_for
 from remuda.cli.output import one_line, raise_if_reader_gone
@@ -330,7 +330,7 @@ class OperationLines:
                 self._told[key] = mark
                 line = self._detail(key, step)
                 id = f"{short_id(op.id)}: " if self._all_ops else ""
-                where = f"{id}{title(op)} on {step.node_name}"
+                where = f"{id}{title(op)}{on_node(step)}"
                 self._print(f"{where}: {_told(step)}{f': {line}' if line else ''}")
 
     def _detail(self, place: Place, step: StepView) -> str:

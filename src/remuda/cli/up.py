@@ -63,17 +63,25 @@ def show_up(
     own: Standing | None,
     trouble: str = "",
     command: str = "remuda up",
+    starter: str = "",
 ) -> None:
-    """`trouble`: why this machine's worker does not run; empty when it does, or is only slow."""
+    """`trouble`: why this machine's worker does not run; empty when it does, or is only slow. `starter`: the
+    model that is being installed meanwhile."""
     _show(
         [
             f"Remuda {__version__} is {_ready(frontend, trouble)}",
             "",
             *_places(frontend, settings),
             f"  This node   {f'its worker does not run: {trouble}' if trouble else _node(own)}",
+            *_starting_with(starter),
             *_next(frontend, settings, command),
         ]
     )
+
+
+def _starting_with(starter: str) -> Iterable[str]:
+    if starter:
+        yield f"  Model       {starter} is being downloaded, to start with: remuda chat"
 
 
 def _ready(frontend: RunningFrontend, worker_trouble: str = "") -> str:
@@ -190,5 +198,5 @@ async def _show_when_ready(
     task_status.started()
     node = await running.own_node()
     command = repeated("remuda up", resolved)
-    show_up(running.frontend, resolved.values, node, running.worker.trouble, command)
+    show_up(running.frontend, resolved.values, node, running.worker.trouble, command, running.starter)
     shown.release()

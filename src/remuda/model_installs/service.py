@@ -96,6 +96,16 @@ class ModelInstalls:
         source = Source("", uri=str(wanted.source), name=wanted.name, model=wanted.spec)
         return await self._submit(Kind.INSTALL_MODEL, source, request.by, (), request.idempotency_key)
 
+    async def present(self, request: InstallRequest) -> str:
+        """The name under which there is what is asked for; empty: there is not."""
+        models = await self._store.models()
+        if any(one.name == request.what for one in models):
+            return request.what
+        wanted = await self._wanted(request)
+        source = str(wanted.source)
+        same = (one for one in models if one.manifest is not None and one.manifest.source == source)
+        return next((one.name for one in same), "")
+
     async def remove(self, name: str, by: str, *, files: bool = False) -> Submitted:
         """The operation that removes a model: what the fleet brought for it, on frontends and nodes; with
         `files` also what a person put there. NotFound for a model that is not there."""

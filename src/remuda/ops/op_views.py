@@ -385,7 +385,7 @@ def _told(step: Step, stored: Progress | None, overlay: Overlay, now: datetime) 
     if step.state not in _AT_WORK:
         return None
     live = overlay.of(step.op, step.node)
-    if live is not None and live.attempt == step.attempt and not live.ended:
+    if live is not None and live.attempt == step.attempt and (live.seq or not live.ended):
         return live_view(live)
     if stored is None or stored.attempt != step.attempt:
         return None

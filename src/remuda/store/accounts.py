@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Final
 
-from sqlalchemy import Connection, Row, insert, select, update
+from sqlalchemy import Connection, Row, bindparam, insert, select, update
 
 from remuda.accounts.keys import ApiKey, KeyScope
 from remuda.core.errors import Conflict, NotFound
@@ -67,6 +67,9 @@ def _key(row: Row[tuple[object]]) -> ApiKey:
     return ApiKey(row.id, row.name, _SCOPES[row.role], row.digest, row.hint, row.created_at, row.models)
 
 
+_SECRET = select(secrets.c.value).where(secrets.c.name == bindparam("name"))
+
+
 class SqlSecretStore:
     """Implements accounts.keys.SecretStore."""
 
@@ -75,6 +78,10 @@ class SqlSecretStore:
 
     async def secret(self, name: str, make: Callable[[], str]) -> str:
         return await self._database.transact(lambda c, now: _first(c, now, name, make))
+
+    async def held(self, name: str) -> str | None:
+        """What was made before; None: nothing."""
+        return await self._database.read(lambda c, now: c.scalar(_SECRET, {"name": name}))
 
 
 def _first(connection: Connection, now: datetime, name: str, make: Callable[[], str]) -> str:

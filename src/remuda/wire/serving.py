@@ -204,6 +204,13 @@ class ModelInstallBody(Message):
     name: Annotated[str, Field(max_length=1024)] = ""  # What it is to be called; empty: as it is known there.
     sha256: Annotated[str, Field(pattern="^([0-9a-f]{64})?$")] = ""  # Of its only file.
     idempotency_key: Annotated[str, Field(max_length=200)] = ""
+    if_missing: bool = False  # Where it is there already, nothing is looked for and nothing done.
+
+
+class ModelThere(Message):
+    """Frontend to admin: what was to be installed if it is missing is there, under this name."""
+
+    model: str
 
 
 class ModelRemoved(Message):

@@ -382,15 +382,21 @@ def _comparable(value: object) -> str:
     return str(sorted(value)) if isinstance(value, frozenset) else str(value)
 
 
+UP = {
+    "starter": Proven(
+        "integration/serving/test_first_page.py::test_the_first_start_brings_a_model_to_chat_with"
+    )
+}
+
+
 @pytest.mark.parametrize("role", ALL)
 def test_every_setting_has_an_entry(role: str) -> None:
     model, entries = ALL[role]
     wanted = {item.field for item in described(model) if not item.setting.no_effect_yet}
     assert wanted - entries.keys() == set(), "say in the table where it arrives"
     assert entries.keys() - wanted == set(), "there is no such setting any more"
-    assert UpSettings.model_fields.keys() == {
-        field for one, _ in ALL.values() for field in one.model_fields
-    }, "a setting of `up` alone needs a table of its own"
+    of_roles = {field for one, _ in ALL.values() for field in one.model_fields}
+    assert UpSettings.model_fields.keys() == of_roles | UP.keys(), "say where a setting of `up` alone arrives"
 
 
 @pytest.mark.parametrize("name", FRONTEND)

