@@ -75,7 +75,7 @@ def kind(process: psutil.Process) -> str:
     if "nats-server" in line:
         return "bus"
     if "descendants.py" in line:
-        return "warden"
+        return "reaper"
     return "worker" if "remuda worker" in line else "frontend"
 
 

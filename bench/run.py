@@ -247,7 +247,7 @@ async def many_processes(worker: BenchWorker, count: int) -> None:
     started_s = await _all_at_once(start, models)
     many, below = _memory(worker.process), len(worker.process.children(recursive=True))
     stopped_s = await _all_at_once(stop, models)
-    print(f"{count} processes of a light HTTP server ({below} below the worker, with its warden)")
+    print(f"{count} processes of a light HTTP server ({below} below the worker, with its reaper)")
     print(f"  started in {started_s:.2f} s, stopped in {stopped_s:.2f} s, all at once")
     print(f"  the worker's memory            none: {none}   {count}: {many}", flush=True)
 

@@ -29,7 +29,7 @@ def main() -> None:
                 continue
             time.sleep(given.idle)
             memory = defaultdict[str, float](float)
-            for process in started.tree():  # Several may be of one kind: a worker has a warden.
+            for process in started.tree():  # Several may be of one kind: a worker has a reaper.
                 memory[kind(process)] += proportional_mib(process)
     print(
         f"healthy node after   median {statistics.median(seconds):.2f} s   worst {max(seconds):.2f} s   "

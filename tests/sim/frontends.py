@@ -125,7 +125,7 @@ class FrontendHost:
         )
 
         async def hear_bus() -> None:
-            await bus.round_trip(timedelta(seconds=limits.HEARING_ROUND_TRIP_S))
+            await bus.round_trip(timedelta(seconds=limits.LIVENESS_ROUND_TRIP_S))
 
         intake = HeartbeatIntake(self.store)
         ear = Listener(self.id, self.store, hear_bus, THRESHOLDS, self._observe)

@@ -72,7 +72,7 @@ async def _answer(registry: Registry, entropy: Entropy, call: Call) -> Answer:
 
 
 def _leaving_boot(body: bytes) -> BootId | None:
-    return BootId(decode(wire.Farewell, body).boot_id) or None
+    return BootId(decode(wire.Departure, body).boot_id) or None
 
 
 async def _register(registry: Registry, entropy: Entropy, call: Call) -> bytes:

@@ -66,7 +66,7 @@ class Hearing:
             self.era += 1
             self._era_ends = True
         # A longer step is seen to be one, and no time is counted for it.
-        self.clock_forward_s += min(max(by_s, 0.0), limits.HEARING_GAP_MAX_S)
+        self.clock_forward_s += min(max(by_s, 0.0), limits.LIVENESS_GAP_MAX_S)
 
     def proved(self) -> None:
         """A frontend wrote that it can hear, and on that occasion sorted out what the clock had mixed up."""
@@ -81,9 +81,9 @@ class Hearing:
         """
         now = self.now()
         deaf_s = now.deaf_s - since.deaf_s
-        unnoticed_s = limits.HEARING_EVERY_S * (now.outages - since.outages + (deaf_s > 0))
+        unnoticed_s = limits.LIVENESS_EVERY_S * (now.outages - since.outages + (deaf_s > 0))
         forward_s = now.clock_forward_s - since.clock_forward_s
-        back_lately = self.clock_back_at_s > since.at_s - limits.HEARING_GAP_MAX_S
+        back_lately = self.clock_back_at_s > since.at_s - limits.LIVENESS_GAP_MAX_S
         back_s = self.clock_back_s if deaf_s > 0 and back_lately else 0.0
         return now.at_s - since.at_s - deaf_s + unnoticed_s + forward_s + back_s + 1.0
 

@@ -14,7 +14,7 @@ from remuda.bus.messages import Connected, Down, Incoming
 from remuda.core.errors import FrontendUnreachable, Rejected
 from remuda.core.ids import BootId, MachineId, NodeId
 from remuda.wire import subjects
-from remuda.wire.nodes import SECRET_PREFIX, Farewell, Heartbeat, RegisterReply, RegisterRequest
+from remuda.wire.nodes import SECRET_PREFIX, Departure, Heartbeat, RegisterReply, RegisterRequest
 from remuda.worker.addresses import Advertised
 from remuda.worker.enrolment import BusPolicy, refresh_after
 from remuda.worker.hardware.model import Hardware
@@ -232,8 +232,8 @@ class LocalAiMachine(Machine):
             await told.wait()
             tasks.cancel_scope.cancel()
         try:
-            await calls.drain(node, Farewell())
-            await calls.deregister(node, Farewell())
+            await calls.drain(node, Departure())
+            await calls.deregister(node, Departure())
         except (FrontendUnreachable, Rejected):
             return
 
@@ -302,8 +302,8 @@ class Impostor:
 
     async def speak_as(self, node: NodeId) -> None:
         await _attempted(self._calls.heartbeat(node, Heartbeat(available_ram=1)))
-        await _attempted(self._calls.drain(node, Farewell()))
-        await _attempted(self._calls.deregister(node, Farewell()))
+        await _attempted(self._calls.drain(node, Departure()))
+        await _attempted(self._calls.deregister(node, Departure()))
 
 
 async def _attempted(call: Awaitable[object]) -> None:

@@ -12,7 +12,7 @@ from remuda.core.ids import BootId, NodeId
 from remuda.wire.codec import decode, encode
 from remuda.wire.nodes import (
     BusTrouble,
-    Farewell,
+    Departure,
     Heartbeat,
     HeartbeatReply,
     ModelRow,
@@ -150,11 +150,11 @@ class CallsOfMachine:
     async def bus_trouble(self, node: NodeId, trouble: BusTrouble) -> None:
         await self._call(f"{node}/bus-trouble", NodeMessage, encode(trouble))
 
-    async def drain(self, node: NodeId, farewell: Farewell) -> None:
+    async def drain(self, node: NodeId, farewell: Departure) -> None:
         self._network.farewell(node, self._sender)
         await self._call(f"{node}/drain", NodeMessage, encode(farewell))
 
-    async def deregister(self, node: NodeId, farewell: Farewell) -> None:
+    async def deregister(self, node: NodeId, farewell: Departure) -> None:
         self._network.farewell(node, self._sender)
         await self._call(f"{node}/deregister", NodeMessage, encode(farewell))
 

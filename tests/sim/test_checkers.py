@@ -16,7 +16,7 @@ from remuda.fleet.ports import Note
 from remuda.fleet.registration import Decision, Desk, Supersede
 from remuda.fleet.registry import Registry
 from remuda.store.fleet import SqlFleetStore
-from remuda.wire.nodes import Farewell
+from remuda.wire.nodes import Departure
 from remuda.worker.bus_session import BusSession
 from remuda.worker.ports import WorkerBus
 from tests.sim.simulation import run_seed
@@ -169,8 +169,8 @@ BREAKS = {
         first_seed=14,
     ),
     "a worker takes leave without its boot": Break(
-        "remuda.worker.membership.Farewell",
-        lambda **said: Farewell(for_good=said["for_good"]),
+        "remuda.worker.membership.Departure",
+        lambda **said: Departure(for_good=said["for_good"]),
         "farewells_are_of_this_boot",
         first_seed=14,
     ),

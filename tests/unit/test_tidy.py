@@ -172,7 +172,7 @@ def test_no_file_names_a_folder_of_one_machine() -> None:
     assert [place for path in repository_files() for place in lines(path)] == []
 
 
-# Habits
+# UpkeepPolicy
 
 
 def test_no_test_sleeps() -> None:

@@ -59,15 +59,15 @@ def mint(
 
 class KeyStore(Protocol):
     async def keys(self) -> Sequence[ApiKey]:
-        """All keys in force, by name."""
+        """All active keys, by name."""
         ...
 
     async def add_key(self, key: ApiKey) -> None:
-        """Conflict when a key of that name is in force."""
+        """Conflict when there is an active key of that name."""
         ...
 
     async def revoke_key(self, key_id: str) -> ApiKey:
-        """NotFound for one that is not in force."""
+        """NotFound for one that is not active."""
         ...
 
 

@@ -22,7 +22,7 @@ from remuda.assembly.bus import BusPlan, BusPlanner, BusStopSender, command_prob
 from remuda.assembly.model_galleries import open_model_galleries
 from remuda.assembly.operations import FrontendParts, open_ops
 from remuda.assembly.running import Runner, background
-from remuda.assembly.serving import Ground, ServingRig
+from remuda.assembly.serving import ServingDeps, ServingRig
 from remuda.assembly.settings import FrontendSettings
 from remuda.assembly.settings.shared import registration_token
 from remuda.assembly.sources import hub_access, registries_of
@@ -105,7 +105,7 @@ async def running_frontend(
 ) -> AsyncIterator[RunningFrontend]:
     """A frontend that answers when the block begins. Misconfigured before anything has started.
     `probes_commands`: look for nodes whose workers are not on the bus. `starts_worker`: the caller
-    this is about to start the worker of `policy`'s own secret, which does not run yet."""
+    is about to start the worker of `policy`'s own secret, which does not run yet."""
     async with AsyncExitStack() as stack:
         build = _Build(stack, settings, policy, clock or SystemClock(), entropy or SystemEntropy())
         build.probes_commands = probes_commands
@@ -212,7 +212,7 @@ class _Build:
             self.entropy,
             metrics.ops,
         )
-        ground = Ground(
+        ground = ServingDeps(
             parts, self.models, fleet, registry, tokens, self._policy.own_machines, metrics.registry
         )
         ops, serving, inference = await self._open_work(ground)
@@ -252,7 +252,7 @@ class _Build:
             why = "remuda up was just started; its worker has not registered yet"
             await registry.own_worker_starts(why)
 
-    async def _open_work(self, ground: Ground) -> tuple[Ops, Serving, Inference]:
+    async def _open_work(self, ground: ServingDeps) -> tuple[Ops, Serving, Inference]:
         """Operations first: they end last, for serving still needs them when it ends."""
         await self._forget_own_worker(ground.registry)
         hubs = await self._stack.enter_async_context(self._hubs())
@@ -376,7 +376,7 @@ async def _insist_on_being_alone(fleet: FleetStore, frontend: FrontendId) -> Non
         raise Misconfigured(
             "another frontend uses this database: both must use the same external NATS server",
             hint="start one and give it to every frontend with --nats-url or REMUDA_NATS_URL; "
-            f"one that has just ended counts for {limits.HEARING_GAP_MAX_S:.0f} s more",
+            f"one that has just ended counts for {limits.LIVENESS_GAP_MAX_S:.0f} s more",
         )
 
 
@@ -390,7 +390,7 @@ async def _own_worker_ended(services: Services, why: str) -> None:
 
 
 async def _hear_bus(bus: Bus) -> None:
-    await bus.round_trip(timedelta(seconds=limits.HEARING_ROUND_TRIP_S))
+    await bus.round_trip(timedelta(seconds=limits.LIVENESS_ROUND_TRIP_S))
 
 
 async def _readiness(

@@ -45,7 +45,7 @@ from remuda.scheduler.model_edits import ModelEdits
 from remuda.scheduler.replica_placer import PlacementInputs, ReplicaPlacer
 from remuda.scheduler.service import Models
 from remuda.scheduler.unloader import Unloader
-from remuda.scheduler.upkeep import DriftRepair, Habits, Upkeep
+from remuda.scheduler.upkeep import DriftRepair, Upkeep, UpkeepPolicy
 from remuda.scheduler.upkeep_rules import unloads_at
 from remuda.scheduler.worker_calls import BusWorker
 from remuda.store.replicas import SqlModelStore, SqlReplicaStore
@@ -57,7 +57,7 @@ from remuda.upstreams.pool import OpenUpstreams
 
 
 @dataclass(frozen=True, slots=True)
-class Ground:
+class ServingDeps:
     """What a frontend has before it serves. `own_machines`: workers that share our folder of models."""
 
     parts: FrontendParts
@@ -86,7 +86,7 @@ class ServingRig:
     """The parts, put together in two steps: operations carry out loads, and loads need operations."""
 
     def __init__(
-        self, ground: Ground, hubs: ModelHub, library: ModelLibrary, galleries: ModelGalleries
+        self, ground: ServingDeps, hubs: ModelHub, library: ModelLibrary, galleries: ModelGalleries
     ) -> None:
         self._ground = ground
         self._galleries = galleries
@@ -347,7 +347,7 @@ class ServingRig:
             unloads,
             in_flight=self._peers.everywhere,
             table=self._keeper,
-            habits=Habits(self._ground.parts.settings.keep_alive),
+            habits=UpkeepPolicy(self._ground.parts.settings.keep_alive),
         )
 
     def _grpc(self, endpoint: ReplicaEndpoint) -> GrpcUpstream:

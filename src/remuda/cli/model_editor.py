@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Final
 
 from remuda.cli.client import AdminClient, ApiAnswer
-from remuda.cli.model_edits import put_text
 from remuda.core.errors import Invalid, RemudaError
 from remuda.models.reading import read_model
 from remuda.wire.serving import ModelEditConflict, ModelText
@@ -115,3 +114,11 @@ def editor(environ: Mapping[str, str]) -> list[str]:
     if not found:
         raise Invalid("no editor was found", hint="set EDITOR, or use --set KEY=VALUE or --file FILE")
     return [found]
+
+
+def put_text(client: AdminClient, current: ModelText, text: str) -> ApiAnswer:
+    """Whatever its status."""
+    headers = {"If-Match": f'"{current.etag}"'}
+    return client.probe(
+        "PUT", "api", "models", current.name, "config", body={"config": text}, headers=headers
+    )

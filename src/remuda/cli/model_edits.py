@@ -83,18 +83,11 @@ def _text_of(client: "AdminClient", name: str) -> "ModelText":
 
 
 def _from_file(client: "AdminClient", current: "ModelText", file: str) -> "ApiAnswer":
+    from remuda.cli.model_editor import put_text
     from remuda.cli.model_files import yaml_text
 
     text = yaml_text(Path(file).expanduser())
     return client.require_success(put_text(client, current, text))
-
-
-def put_text(client: "AdminClient", current: "ModelText", text: str) -> "ApiAnswer":
-    """Whatever its status."""
-    headers = {"If-Match": f'"{current.etag}"'}
-    return client.probe(
-        "PUT", "api", "models", current.name, "config", body={"config": text}, headers=headers
-    )
 
 
 def _from_editor(client: "AdminClient", current: "ModelText") -> "ApiAnswer | None":

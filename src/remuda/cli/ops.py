@@ -247,7 +247,7 @@ def _each(options: ClientOptions, ids: Sequence[str], verb: str, body: object = 
             documents.append(json.loads(answer.body))
             if not options.as_json:
                 op = answer.read(OpView)
-                state = "put away" if op.dismissed else f"{op.status}: {op.message}"
+                state = "dismissed" if op.dismissed else f"{op.status}: {op.message}"
                 click.echo(one_line(f"{short_id(op.id)}: {title(op)}: {state}"))
     if options.as_json:
         click.echo(json.dumps({"operations": documents}))
@@ -277,7 +277,7 @@ def _check_name(kind: str, names: Sequence[str], wanted: str) -> None:
 
 
 def beginning_with(client: "AdminClient", id: str) -> "Sequence[OpView]":
-    """The latest operations whose ids begin so, those put away included."""
+    """The latest operations whose ids begin so, dismissed ones included."""
     from remuda.cli.client import read_pages
 
     listed = read_pages(client, {"dismissed": "true", "id": id.lower()}, _ALIKE_MAX).views.operations

@@ -57,7 +57,7 @@ def show_frontend(
     )
 
 
-def show_up(
+def print_banner(
     frontend: RunningFrontend,
     settings: FrontendSettings,
     own: Standing | None,
@@ -198,5 +198,5 @@ async def _show_when_ready(
     task_status.started()
     node = await running.own_node()
     command = repeated("remuda up", resolved)
-    show_up(running.frontend, resolved.values, node, running.worker.trouble, command, running.starter)
+    print_banner(running.frontend, resolved.values, node, running.worker.trouble, command, running.starter)
     shown.release()

@@ -5,8 +5,8 @@ without a bound.
 """
 
 # Fleet.
-HEARING_EVERY_S = 5.0  # How often a frontend proves to itself that it can hear the fleet.
-HEARING_ROUND_TRIP_S = 2.0  # Patience with one such proof.
+LIVENESS_EVERY_S = 5.0  # How often a frontend proves to itself that it can hear the fleet.
+LIVENESS_ROUND_TRIP_S = 2.0  # Patience with one such proof.
 HEARTBEATS_WAITING_MAX = 10_000  # Taken in, not yet written; beyond it senders are told to retry.
 HEARTBEATS_PER_WRITE_MAX = 500
 HEARTBEAT_WRITE_S = 10.0  # A worker gives up on a heartbeat after this long, so later is never.
@@ -83,9 +83,9 @@ SQLITE_BUSY_S = 5.0  # Patience with another process that is writing.
 POSTGRES_CONNECT_S = 5.0
 POSTGRES_STATEMENT_S = 8.0  # Less than STORE_CALL_S, so that the server gives up before we do.
 POSTGRES_UNACKNOWLEDGED_S = 8.0  # A server that acknowledges nothing for so long has vanished.
-HEARING_GAP_MAX_S = 15.0  # A frontend that was quiet for longer has not been listening in between.
-HEARING_AHEAD_MAX_S = 1.0  # Two frontends at once may see as much; more is a clock that was set back.
-HEARING_SPANS_MAX = 256
+LIVENESS_GAP_MAX_S = 15.0  # A frontend that was quiet for longer has not been listening in between.
+LIVENESS_AHEAD_MAX_S = 1.0  # Two frontends at once may see as much; more is a clock that was set back.
+LIVENESS_SPANS_MAX = 256
 LISTENING_LATELY_S = 60.0  # What a frontend found out about nodes counts this long after it last listened.
 HISTORY_ROWS_MAX = 10_000
 OPERATIONS_KEPT_MAX = 10_000  # Finished ones on backends; the oldest are forgotten first.

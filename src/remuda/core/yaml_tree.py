@@ -160,7 +160,7 @@ class _Builder:
     def _aliased(self, anchor: str | None, line: int) -> Node:
         node = self._anchors.get(anchor or "")
         if node is None:
-            raise Invalid(f"line {line}: *{anchor} stands for nothing before it")
+            raise Invalid(f"line {line}: *{anchor} is an undefined alias")
         if not isinstance(node, Text) and not node.closed:
             raise Invalid(f"line {line}: *{anchor} contains itself")
         return node

@@ -180,7 +180,7 @@ class Listener:
     @property
     def every(self) -> timedelta:
         """Often enough for the shortest silence that counts."""
-        return min(timedelta(seconds=limits.HEARING_EVERY_S), self._thresholds.unhealthy_after / 4)
+        return min(timedelta(seconds=limits.LIVENESS_EVERY_S), self._thresholds.unhealthy_after / 4)
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         await self.listen_once()
@@ -196,11 +196,11 @@ class Listener:
             fleet = await self._store.fleet()
         except RemudaError as error:
             if not self._deaf:
-                log.warning("hearing_lost", reason=error.message)
+                log.warning("liveness_lost", reason=error.message)
             self._deaf = True
             return
         if self._deaf:
-            log.info("hearing_began")
+            log.info("liveness_began")
         self._deaf = False
         standings = fleet.standings(self._thresholds)
         self._say_changes(standings)

@@ -180,7 +180,7 @@ class Dialer:
                 await self.dial_once()
             except RemudaError as error:
                 log.warning("dials_not_recorded", reason=error.message)
-            with anyio.move_on_after(limits.DIAL_SOON_S if self._left_bus else limits.HEARING_EVERY_S):
+            with anyio.move_on_after(limits.DIAL_SOON_S if self._left_bus else limits.LIVENESS_EVERY_S):
                 await self._wanted.wait()
                 await anyio.sleep(limits.DIAL_SOON_S)
             self._wanted = anyio.Event()

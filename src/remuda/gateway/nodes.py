@@ -47,7 +47,7 @@ def _gives(model: type[BaseModel], *errors: int, status: int = 200) -> Responses
 
 
 _TOKEN_REFUSED: Responses = {401: one_of(wire.TokenError)}
-_FAREWELL = takes(wire.Farewell, required=False)
+_DEPARTURE = takes(wire.Departure, required=False)
 routes = APIRouter(prefix="/api/node", tags=["node"], dependencies=[Depends(node_caller)])
 
 
@@ -130,10 +130,10 @@ async def bus_trouble(node_id: NodePath, request: Request, svc: Svc, caller: ByN
     return answer(wire.NODE_NOT_COMMANDABLE)
 
 
-@routes.post("/{node_id}/drain", openapi_extra=_FAREWELL, responses=_gives(wire.NodeMessage, 400, 404))
+@routes.post("/{node_id}/drain", openapi_extra=_DEPARTURE, responses=_gives(wire.NodeMessage, 400, 404))
 async def drain(node_id: NodePath, request: Request, svc: Svc, caller: ByNode) -> Response:
     """Part of this worker's orderly stop; its next registration ends it."""
-    boot, _ = await _farewell(request)
+    boot, _ = await _departure(request)
     with _as_token_error(caller):
         await svc.registry.leave(node_id, _speaking(caller, svc), boot)
     await svc.serving.fleet_changed()  # Before it asks whether anything is in flight there.
@@ -149,11 +149,11 @@ async def resume(node_id: NodePath, svc: Svc, caller: ByNode) -> Response:
     return answer(wire.NODE_RESUMED)
 
 
-@routes.post("/{node_id}/deregister", openapi_extra=_FAREWELL, responses=_gives(wire.NodeMessage, 400, 404))
+@routes.post("/{node_id}/deregister", openapi_extra=_DEPARTURE, responses=_gives(wire.NodeMessage, 400, 404))
 @routes.delete("/{node_id}", responses=_gives(wire.NodeMessage, 400, 404))
 async def deregister(node_id: NodePath, request: Request, svc: Svc, caller: ByNode) -> Response:
     """Goodbye. The row stays, and with it id and approval."""
-    boot, for_good = await _farewell(request)
+    boot, for_good = await _departure(request)
     with _as_token_error(caller):
         await svc.registry.depart(node_id, _speaking(caller, svc), boot, for_good=for_good)
     return answer(wire.NODE_OFFLINE)
@@ -167,10 +167,10 @@ async def models(node_id: NodePath, svc: Svc, caller: ByNode) -> Response:
     return answer(ModelRows([row for row in await model_rows(svc) if row.node_id == node_id]))
 
 
-async def _farewell(request: Request) -> tuple[BootId | None, bool]:
+async def _departure(request: Request) -> tuple[BootId | None, bool]:
     """Which boot leaves, if it says so, and whether it leaves for good."""
-    farewell = await read(request, wire.Farewell)
-    return BootId(farewell.boot_id) or None, farewell.for_good
+    departure = await read(request, wire.Departure)
+    return BootId(departure.boot_id) or None, departure.for_good
 
 
 def _check_hosts(message: wire.RegisterRequest, request: Request, source: str) -> None:

@@ -100,7 +100,7 @@ _BODIES: tuple[type[BaseModel], ...] = (
     wire.RegisterRequest,
     wire.Heartbeat,
     wire.BusTrouble,
-    wire.Farewell,
+    wire.Departure,
     wire.Labels,
     wire.InviteBody,
     wire.VramBudgetBody,

@@ -1,6 +1,6 @@
 """Processes we started, with all they started in turn: known by marks, sessions and parents, never by a pid.
 
-As a program this is the warden, which ends those that have no other owner. A bare interpreter runs this very
+As a program this is the reaper, which ends those that have no other owner. A bare interpreter runs this very
 file, so it imports the standard library only, and psutil where there is no /proc.
 """
 

@@ -1,9 +1,9 @@
 """A process with all its descendants: which are alive, waiting until all have ended, and killing them.
 Those that lose their parent come to this process, which reaps them (only on Linux); and when this process
-is killed itself, the warden ends them.
+is killed itself, the reaper ends them.
 
-The warden is a small process that waits at the end of a pipe. However the worker dies, the kernel closes
-that pipe; then the warden kills every process of that worker's life, and ends. Its program is in
+The reaper is a small process that waits at the end of a pipe. However the worker dies, the kernel closes
+that pipe; then the reaper kills every process of that worker's life, and ends. Its program is in
 `descendants`.
 """
 
@@ -136,7 +136,7 @@ _RESTARTS = RestartPolicy(
 )
 
 
-class Warden:
+class Reaper:
     """`run` it in a task group that ends after everything that starts processes."""
 
     def __init__(self, owner: str, boot: BootId) -> None:
@@ -156,9 +156,9 @@ class Warden:
         self._tell("-", leader)
 
     async def run(self, *, task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Have a warden at all times; started means that there is one.
+        """Have a reaper at all times; started means that there is one.
 
-        Cancelled, it lets the warden end what is left of this life, within a bound, and go.
+        Cancelled, it lets the reaper end what is left of this life, within a bound, and go.
         """
         report: Callable[[], None] = task_status.started
         short_lives = 0
@@ -174,7 +174,7 @@ class Warden:
             decision = after_exit(_RESTARTS, short_lives, timedelta(seconds=anyio.current_time() - began))
             assert isinstance(decision, Restart), "this policy never gives up"
             short_lives = decision.short_lives
-            log.error("supervisor_ended", ending=ending, restart_in_s=decision.delay.total_seconds())
+            log.error("reaper_ended", ending=ending, restart_in_s=decision.delay.total_seconds())
             await anyio.sleep(decision.delay.total_seconds())
 
     async def _start(self) -> anyio.abc.Process:
@@ -190,14 +190,14 @@ class Warden:
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.DEVNULL,
                     env={},
-                    start_new_session=True,  # A signal to our group is not meant for the warden.
+                    start_new_session=True,  # A signal to our group is not meant for the reaper.
                 )
         except OSError:
             self._close_pipe()
             raise
         finally:
             os.close(source)
-        log.info("supervisor_started", pid=process.pid)
+        log.info("reaper_started", pid=process.pid)
         for leader in self._leaders:
             self._tell("+", leader)
         return process
@@ -211,12 +211,12 @@ class Warden:
                 await _dismiss(process)
 
     def _tell(self, verb: str, leader: Identity) -> None:
-        if self._pipe is None:  # Told when there is a warden again.
+        if self._pipe is None:  # Told when there is a reaper again.
             return
         try:
             os.write(self._pipe, f"{verb} {leader.pid} {leader.started}\n".encode("ascii"))
         except OSError as error:  # It ended, and the next one is told; or it is suspended and its pipe full.
-            log.warning("supervisor_not_told", reason=error.strerror)
+            log.warning("reaper_not_reached", reason=error.strerror)
 
     def _close_pipe(self) -> None:
         if self._pipe is not None:
@@ -229,7 +229,7 @@ async def _dismiss(process: anyio.abc.Process) -> None:
     with anyio.move_on_after(_LAST_SWEEP_LIMIT_S):
         await process.wait()
         return
-    log.error("supervisor_not_done", pid=process.pid)
+    log.error("reaper_not_done", pid=process.pid)
     process.kill()
     with anyio.move_on_after(_KILL_LIMIT_S):
         await process.wait()

@@ -66,13 +66,13 @@ class Broadcast(Generic[M]):
         try:
             await self._bus.subscribe(self._subject, self._hear)
         except RemudaError as error:
-            log.warning("changes_not_heard", subject=self._subject, reason=error.message)
+            log.warning("changes_not_received", subject=self._subject, reason=error.message)
 
     async def _publish(self) -> None:
         try:
             await self._bus.publish(self._subject, encode(self._message()))
         except RemudaError as error:  # The others look by themselves, a little later.
-            log.debug("change_not_told", subject=self._subject, reason=error.message)
+            log.debug("change_not_published", subject=self._subject, reason=error.message)
 
     async def _hear(self, message: BusMessage) -> None:
         try:

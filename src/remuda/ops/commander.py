@@ -332,7 +332,7 @@ class BusCommander:
     async def _release(self, key: AttemptKey) -> None:
         """Best effort: a request that is not held counts as open for a while, and then no longer."""
         op, node, attempt = key
-        log.warning("reply_in_doubt", op=op, node=node, attempt=attempt)
+        log.warning("reply_maybe_lost", op=op, node=node, attempt=attempt)
         try:
             await self._store.hold(op, node, attempt, timedelta())
         except RemudaError as error:
@@ -360,7 +360,7 @@ class BusCommander:
             await self._bus.request(call.subject, call.payload, self._timeouts.cancel)
             log.info("cancel_sent", op=op, node=node)
         except RemudaError as error:
-            log.warning("cancel_not_heard", op=op, node=node, reason=error.message)
+            log.warning("cancel_not_delivered", op=op, node=node, reason=error.message)
         except Exception:
             log.exception("cancel_broke", op=op, node=node)
         finally:

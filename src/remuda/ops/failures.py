@@ -25,9 +25,9 @@ _PERMANENT: Final = frozenset(
 START_FAILED: Final = StartFailed.code
 # Most likely permanent as well, but a proxy that damages bytes, a signed address that has expired or a
 # machine that is busy for a minute looks the same: these are tried a few times.
-DOUBTFUL: Final = frozenset({"content_refused", "forbidden", START_FAILED})
+LIKELY_PERMANENT: Final = frozenset({"content_refused", "forbidden", START_FAILED})
 # What a worker itself said of an install or upgrade. Other codes are of this side: nothing was heard of it.
-_WORKERS_OWN: Final = frozenset({"install_failed", "upgrade_failed"}) | DOUBTFUL
+_WORKERS_OWN: Final = frozenset({"install_failed", "upgrade_failed"}) | LIKELY_PERMANENT
 
 # LocalAI's workers send no code. These are words of the container library that they pull with.
 _SAID_BY_PEERS: Final = (
@@ -73,8 +73,8 @@ def classified(failed: Problem, code: str, error: str) -> Problem:
     if code == START_FAILED:
         return did_not_start(error)
     code = code or next((known for words, known in _SAID_BY_PEERS if words in error), "")
-    if code not in _PERMANENT and code not in DOUBTFUL:
+    if code not in _PERMANENT and code not in LIKELY_PERMANENT:
         return failed
     # Our workers end their sentence with a hint of their own.
     hint = "" if error.endswith(")") else _HINTS.get(code, _HINT)
-    return replace(failed, code=code, hint=hint, retryable=code in DOUBTFUL)
+    return replace(failed, code=code, hint=hint, retryable=code in LIKELY_PERMANENT)

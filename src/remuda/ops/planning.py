@@ -39,7 +39,7 @@ _ABOUT_TO_END: Final = timedelta(seconds=30)  # What a connection broke off in i
 OWNER_GONE: Final = replace(LOST, message="the frontend that worked on this has gone; another continues")
 
 
-def sight(
+def observe(
     step: Step,
     node: ObservedNode | None,
     request: Request | None,
@@ -308,7 +308,7 @@ class _Moves:
     def _advanced(self, step: Step, blocked: str) -> Change:
         request = self._requests.get((step.op, step.node, step.attempt))
         view = self._view(step, request)
-        seen = sight(step, view, request, blocked, self._live.now, self._live.ended_at.get(step.node))
+        seen = observe(step, view, request, blocked, self._live.now, self._live.ended_at.get(step.node))
         if step.state is State.PENDING:
             before = listed_before(step, self._nodes.get(step.node), self._live.ended_at.get(step.node))
             seen = replace(seen, installation=before)

@@ -22,7 +22,7 @@ from remuda.gallery.sources import GalleryView
 from remuda.ops import targets
 from remuda.ops.external_sources import external
 from remuda.ops.model import Kind, Operation, OpId, RollOut, Source, State, Step, Wish
-from remuda.ops.planning import sight
+from remuda.ops.planning import observe
 from remuda.ops.ports import UNCOUNTED, Figures, Filter, InventoryLister, OpStore, Pinner, View
 from remuda.ops.progress import Overlay, overlaid
 from remuda.ops.selection import ALL, Selection, installed_under, nodes_to_ask
@@ -126,7 +126,7 @@ class Operations:
         nodes, now = {node.standing.node.id: node for node in await self.nodes()}, self._clock.now()
 
         def as_it_is(step: Step) -> Step:
-            return already_done(step, sight(step, nodes.get(step.node), None, "", now)) or step
+            return already_done(step, observe(step, nodes.get(step.node), None, "", now)) or step
 
         drafts = tuple(replace(draft, step=as_it_is(draft.step)) for draft in plan.drafts)
         return replace(plan, drafts=drafts)

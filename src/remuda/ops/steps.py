@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 
 from remuda.core.errors import Problem
 from remuda.core.retry import Backoff
-from remuda.ops.failures import DOUBTFUL, answered, did_not_start, start_failed
+from remuda.ops.failures import LIKELY_PERMANENT, answered, did_not_start, start_failed
 from remuda.ops.model import (
     FRONTENDS,
     Dispatch,
@@ -371,7 +371,7 @@ def _as_told(step: Step) -> Step:
 
 def _policy_for(step: Step, problem: Problem, policy: StepPolicy) -> StepPolicy:
     most = policy.failures_max
-    if problem.code in DOUBTFUL:
+    if problem.code in LIKELY_PERMANENT:
         most = min(most, policy.doubtful_failures_max)
     if step.stage is Stage.ROLL_BACK:
         most = min(most, policy.rollback_failures_max)

@@ -106,7 +106,7 @@ class RequestDispatcher:
         self, call: InferenceCall, sink: AnswerSink, routing: RoutingRecord, meanwhile: Meanwhile
     ) -> None:
         model = call.model.id
-        route = self._free(model, routing) or await self._wait_for_seat(model, routing, meanwhile)
+        route = self._free(model, routing) or await self._wait_for_slot(model, routing, meanwhile)
         entry = self._tables.now.models[model]
         if entry.config is not call.model:  # Changed while the request waited: a replica knows only this.
             call = structs.replace(call, model=entry.config, context=entry.context)
@@ -122,7 +122,7 @@ class RequestDispatcher:
             raise
         finally:
             self._ledger.end(route)
-            self._next_please(model)
+            self._wake_next(model)
 
     async def _cause(self, routing: RoutingRecord) -> str:
         """Why a replica failed, where more is known than it could say itself; else empty."""
@@ -170,7 +170,7 @@ class RequestDispatcher:
         routing.recovered += [route for route in (entry.routes if entry else ()) if route.id not in before]
         return bool(self._open_to(model, routing))
 
-    async def _wait_for_seat(self, model: str, routing: RoutingRecord, meanwhile: Meanwhile) -> Route:
+    async def _wait_for_slot(self, model: str, routing: RoutingRecord, meanwhile: Meanwhile) -> Route:
         began_s = self._clock.monotonic()
         self._waiting[model] += 1
         self._waiting_changed(model, 1)
@@ -244,7 +244,7 @@ class RequestDispatcher:
         finally:
             if turn in line:
                 line.remove(turn)
-            self._next_please(model)
+            self._wake_next(model)
 
     async def _first_called(self, turn: anyio.Event, left_s: float) -> None:
         """Or the table changes, or others may have told that they have less in flight."""
@@ -254,7 +254,7 @@ class RequestDispatcher:
                 await turn.wait()
                 either.cancel_scope.cancel()
 
-    def _next_please(self, model: str) -> None:
+    def _wake_next(self, model: str) -> None:
         line = self._lines.get(model)
         if line:
             line.popleft().set()

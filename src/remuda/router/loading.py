@@ -35,8 +35,8 @@ class Loading(Protocol):
         """Have the model loaded, and return as soon as it may have a route. `meanwhile` is told
         about every second how far it is. Leaving this early stops nothing.
 
-        ModelLoading when the wait is over, LoadFailed with the cause when it failed, NoCapacity with a reason
-        for each node when no node can take it.
+        ModelLoading when the wait is over, ModelLoadFailed with the cause when it failed, NoCapacity with a
+        reason for each node when no node can take it.
         """
         ...
 

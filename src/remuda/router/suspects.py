@@ -49,7 +49,7 @@ class Suspects:
         """From now on it is not chosen here, until it has shown that it is well."""
         if not self._tasks.is_open or route.id in self._open or route.id in self._away:
             return
-        log.warning("replica_in_doubt", replica=str(route.key), node=route.node_name, reason=why.message)
+        log.warning("replica_suspected", replica=str(route.key), node=route.node_name, reason=why.message)
         self._open[route.id] = anyio.Event()
         self._tables.leave_out(route)
         self._tasks.start(self._look, route, _suspect(route, why.fault))
@@ -71,7 +71,7 @@ class Suspects:
             if route.id in self._away:
                 await self._until_back(route, suspect)
         except Exception:  # It concerns one replica, and the frontend goes on.
-            log.exception("doubt_broke", replica=str(route.key))
+            log.exception("inspection_crashed", replica=str(route.key))
             self._tables.take_back(route)
         finally:
             self._away.pop(route.id, None)
@@ -82,7 +82,7 @@ class Suspects:
             found = await self._inspector.inspect(suspect)
             await self._go_by(route, found.health)
         except RemudaError as error:  # The store is away: what is true is found out later.
-            log.warning("doubt_not_settled", replica=str(route.key), reason=error.message)
+            log.warning("inspection_failed", replica=str(route.key), reason=error.message)
             self._tables.take_back(route)
             return None
         finally:

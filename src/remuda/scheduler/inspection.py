@@ -151,6 +151,6 @@ class Inspector:
         try:
             await stop_process(self._worker, replica)
         except RemudaError as error:
-            log.warning("doubtful_replica_not_stopped", replica=str(replica.key), reason=error.message)
+            log.warning("suspect_not_stopped", replica=str(replica.key), reason=error.message)
         except Exception:
-            log.exception("doubtful_replica_not_stopped", replica=str(replica.key))
+            log.exception("suspect_not_stopped", replica=str(replica.key))

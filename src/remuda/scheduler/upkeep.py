@@ -46,7 +46,7 @@ class ModelLoads(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Habits:
+class UpkeepPolicy:
     keep_alive: timedelta = timedelta(minutes=30)
 
 
@@ -63,7 +63,7 @@ class Upkeep:
         *,
         in_flight: Callable[[ReplicaKey], int],
         table: RoutingTable,
-        habits: Habits,
+        habits: UpkeepPolicy,
     ) -> None:
         self._store = store
         self._live = live

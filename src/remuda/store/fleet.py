@@ -213,7 +213,7 @@ def _register(connection: Connection, now: datetime, name: str, decide: Decide) 
     decision = decide(
         KnownName(
             known,
-            Fleet(now, fleet_rows.read_hearing(connection), ()),
+            Fleet(now, fleet_rows.read_listening(connection), ()),
             invite=invite,
             pending=() if held else read_pending(connection),
             names=() if held else _names(connection),
@@ -280,7 +280,7 @@ def _supersede_by(
     holder = next((node for node in claimed if node.claim is not None and node.claim.id == claim_id), None)
     if holder is None:
         raise unknown_node(claim_id)
-    decision = decide(holder, Fleet(now, fleet_rows.read_hearing(connection), ()))
+    decision = decide(holder, Fleet(now, fleet_rows.read_listening(connection), ()))
     _supersede(connection, now, decision)
     _note(connection, now, decision.node, note)
     return decision
@@ -380,7 +380,7 @@ def _snapshot(
     connection: Connection, now: datetime, found: Sequence[Node], node_id: NodeId | None = None
 ) -> Fleet:
     dials, probes = (DIALS.read(connection, now, node_id), PROBES.read(connection, now, node_id))
-    return Fleet(now, fleet_rows.read_hearing(connection), found, dials, probes)
+    return Fleet(now, fleet_rows.read_listening(connection), found, dials, probes)
 
 
 def _note(connection: Connection, now: datetime, node: Node, note: Note) -> None:

@@ -310,9 +310,9 @@ def _report(row: Row[tuple[object]]) -> StoredReport | None:
     return StoredReport(BootId(row.report_boot_id), row.report_sequence, row.report_body)
 
 
-_GAP_MAX = timedelta(seconds=limits.HEARING_GAP_MAX_S)
+_GAP_MAX = timedelta(seconds=limits.LIVENESS_GAP_MAX_S)
 _LATELY = timedelta(seconds=limits.LISTENING_LATELY_S)
-_AHEAD_MAX = timedelta(seconds=limits.HEARING_AHEAD_MAX_S)
+_AHEAD_MAX = timedelta(seconds=limits.LIVENESS_AHEAD_MAX_S)
 _WELL_BEFORE = timedelta(hours=1)  # More than the time between that change and the next proof of hearing.
 
 # Built once: these run again and again.
@@ -340,7 +340,7 @@ _FORGET_CALLS: Final = tuple(
 )
 
 
-def read_hearing(connection: Connection) -> ListeningPeriods:
+def read_listening(connection: Connection) -> ListeningPeriods:
     spans = connection.execute(_SPANS)
     return ListeningPeriods.of(ListeningPeriod(span.since, span.until) for span in spans)
 
@@ -393,7 +393,7 @@ def _forget_old(connection: Connection, now: datetime) -> None:
     over and over would otherwise crowd out the spans by which silence is measured."""
     spans = hearing_spans.c
     never_grew = and_(spans.since == spans.until, spans.until < now - _GAP_MAX)
-    newest = select(spans.id).order_by(spans.until.desc(), spans.id.desc()).limit(limits.HEARING_SPANS_MAX)
+    newest = select(spans.id).order_by(spans.until.desc(), spans.id.desc()).limit(limits.LIVENESS_SPANS_MAX)
     connection.execute(delete(hearing_spans).where(or_(never_grew, spans.id.not_in(newest))))
     for forget in _FORGET_CALLS:
         connection.execute(forget, lately(now))

@@ -53,7 +53,7 @@ class KeyView(Message):
 
 
 class KeyViews(RootModel[list[KeyView]]):
-    """All keys in force."""
+    """All active keys."""
 
 
 class HistoryItem(Message):

@@ -326,7 +326,7 @@ class BusTrouble(Message):
     unreached: Annotated[BusAddress | None, OMIT_NONE] = None  # None: another trouble, or unsaid.
 
 
-class Farewell(OptionalMessage):
+class Departure(OptionalMessage):
     """Worker to frontend, with its drain and its goodbye: who is leaving. Without it: the present one."""
 
     # Ours.

@@ -122,7 +122,7 @@ class JobView(Message):
 
 
 class OperationItem(Message):
-    """Frontend to admin: an operation that is under way, or has failed and was not put away yet."""
+    """Frontend to admin: an operation that is under way, or has failed and was not dismissed yet."""
 
     id: str
     fullName: str = ""

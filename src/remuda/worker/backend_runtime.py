@@ -18,7 +18,7 @@ from remuda.core.events import AutoResetEvent
 from remuda.core.ids import BootId, MachineId, NodeId
 from remuda.gallery.model import Gallery, MachineProfile
 from remuda.gallery.sources import Sources
-from remuda.host.process_family import Warden, adopt_orphans, reap_orphans
+from remuda.host.process_family import Reaper, adopt_orphans, reap_orphans
 from remuda.wire.nodes import Report
 from remuda.wire.process_keys import ProcessKey
 from remuda.worker.addresses import Advertised
@@ -86,9 +86,9 @@ class BackendRuntime:
         self._hearing = anyio.CancelScope()
         self._tokens_changed = AutoResetEvent()
         self._logs = ProcessLogs(settings.logs, clock)
-        self._warden = Warden(settings.owner, settings.boot)
+        self._reaper = Reaper(settings.owner, settings.boot)
         self._supervisor = Supervisor(
-            LocalMachine(settings.owner, settings.boot, self._logs, self._warden),
+            LocalMachine(settings.owner, settings.boot, self._logs, self._reaper),
             BackendCalls(settings.timeouts),
             PortBook(settings.ports[0], settings.ports[-1]),
             clock=clock,
@@ -137,7 +137,7 @@ class BackendRuntime:
         await self._depot.recover()
         await self._depot.refresh_builtins()
         async with anyio.create_task_group() as guards:  # They end last: who starts processes is inside.
-            await guards.start(self._warden.run)
+            await guards.start(self._reaper.run)
             guards.start_soon(reap_orphans)
             guards.start_soon(self._tidy)
             await guards.start(self._files.run)

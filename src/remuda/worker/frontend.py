@@ -29,7 +29,7 @@ from remuda.wire.codec import decode, encode
 from remuda.wire.nodes import (
     TOKEN_WRONG,
     BusTrouble,
-    Farewell,
+    Departure,
     Heartbeat,
     HeartbeatReply,
     ModelRow,
@@ -101,11 +101,11 @@ class Frontend:
     async def bus_trouble(self, node: NodeId, trouble: BusTrouble) -> None:
         await self._call("POST", f"{node}/bus-trouble", NodeMessage, encode(trouble))
 
-    async def drain(self, node: NodeId, farewell: Farewell) -> None:
-        await self._call("POST", f"{node}/drain", NodeMessage, encode(farewell))
+    async def drain(self, node: NodeId, departure: Departure) -> None:
+        await self._call("POST", f"{node}/drain", NodeMessage, encode(departure))
 
-    async def deregister(self, node: NodeId, farewell: Farewell) -> None:
-        await self._call("POST", f"{node}/deregister", NodeMessage, encode(farewell))
+    async def deregister(self, node: NodeId, departure: Departure) -> None:
+        await self._call("POST", f"{node}/deregister", NodeMessage, encode(departure))
 
     async def models(self, node: NodeId) -> Sequence[ModelRow]:
         return (await self._call("GET", f"{node}/models", _ModelRows)).root

@@ -16,7 +16,7 @@ from remuda.core.entropy import Entropy
 from remuda.core.errors import NodeRemoved, NotFound, Rejected, RemudaError
 from remuda.core.events import ObservableValue
 from remuda.core.ids import BootId, NodeId
-from remuda.wire.nodes import Farewell
+from remuda.wire.nodes import Departure
 from remuda.worker.bus_session import BusSession
 from remuda.worker.enrolment import BusPolicy, Enrolment, EnrolmentStatus, WorkerPhase, WorkerState, describe
 from remuda.worker.ports import BusHandlers, FrontendCalls, HardwareSource, OpenBus, ReportSource
@@ -34,17 +34,17 @@ async def depart(
 
     Both words name this boot: one that is late must not be held against the next.
     """
-    farewell = Farewell(boot_id=boot_id, for_good=for_good)
+    departure = Departure(boot_id=boot_id, for_good=for_good)
     with anyio.move_on_after(limits.LEAVE_S):
         drained = False
         try:
             with _attempted("drain"):
-                await frontend.drain(node, farewell)
+                await frontend.drain(node, departure)
                 drained = True
             if drained:
                 await _wait_idle(frontend, node)
             with _attempted("deregister"):
-                await frontend.deregister(node, farewell)
+                await frontend.deregister(node, departure)
                 log.info("deregistered", node=node)
         except NotFound as unknown:
             log.info("node_was_removed", node=node, why="the frontend does not know it any more")

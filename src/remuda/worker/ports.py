@@ -11,7 +11,7 @@ from remuda.core.bus_reach import UnreachedBus
 from remuda.core.ids import NodeId
 from remuda.wire.nodes import (
     BusTrouble,
-    Farewell,
+    Departure,
     Heartbeat,
     HeartbeatReply,
     ModelRow,
@@ -32,9 +32,9 @@ class FrontendCalls(Protocol):
 
     async def bus_trouble(self, node: NodeId, trouble: BusTrouble) -> None: ...
 
-    async def drain(self, node: NodeId, farewell: Farewell) -> None: ...
+    async def drain(self, node: NodeId, departure: Departure) -> None: ...
 
-    async def deregister(self, node: NodeId, farewell: Farewell) -> None: ...
+    async def deregister(self, node: NodeId, departure: Departure) -> None: ...
 
     async def models(self, node: NodeId) -> Sequence[ModelRow]: ...
 

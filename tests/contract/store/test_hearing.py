@@ -17,8 +17,8 @@ from tests.support.nodes import beat
 pytestmark = pytest.mark.anyio
 
 ONE, TWO = FrontendId("frontend-1"), FrontendId("frontend-2")
-WITHIN_THE_GAP = timedelta(seconds=limits.HEARING_GAP_MAX_S - 5)
-BEYOND_THE_GAP = timedelta(seconds=limits.HEARING_GAP_MAX_S + 1)
+WITHIN_THE_GAP = timedelta(seconds=limits.LIVENESS_GAP_MAX_S - 5)
+BEYOND_THE_GAP = timedelta(seconds=limits.LIVENESS_GAP_MAX_S + 1)
 LONG_AGO = timedelta(seconds=limits.LISTENING_LATELY_S + 1)
 
 
@@ -141,7 +141,7 @@ async def move_heartbeats(database: Database, by: timedelta) -> None:
 async def test_only_the_newest_spans_are_kept(
     database: Database, fleet_store: FleetStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("remuda.core.limits.HEARING_SPANS_MAX", 3)
+    monkeypatch.setattr("remuda.core.limits.LIVENESS_SPANS_MAX", 3)
     for _ in range(5):
         await fleet_store.listen(ONE, resumed=True)
     assert await row_count(database, hearing_spans) == 3
@@ -150,7 +150,7 @@ async def test_only_the_newest_spans_are_kept(
 async def test_resuming_over_and_over_does_not_crowd_out_what_was_heard(
     database: Database, fleet_store: FleetStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("remuda.core.limits.HEARING_SPANS_MAX", 3)
+    monkeypatch.setattr("remuda.core.limits.LIVENESS_SPANS_MAX", 3)
     await fleet_store.listen(ONE, resumed=False)
     await let_time_pass(database, WITHIN_THE_GAP)
     await fleet_store.listen(ONE, resumed=False)

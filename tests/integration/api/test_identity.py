@@ -12,7 +12,7 @@ from pydantic import SecretStr
 from remuda.bus.auth import AuthSource, UserJwt, fixed
 from remuda.core import limits
 from remuda.core.ids import NodeId
-from remuda.wire.nodes import Farewell, Heartbeat, RegisterRequest
+from remuda.wire.nodes import Departure, Heartbeat, RegisterRequest
 from remuda.worker.frontend import Frontend
 from tests.support.clocks import AheadClock
 from tests.support.frontends import PATIENCE_S, Json, LiveFrontend, live_frontend
@@ -142,8 +142,8 @@ async def test_our_worker_speaks_with_its_secret(frontend: LiveFrontend) -> None
     try:
         node = NodeId((await client.register(request)).id)
         await client.heartbeat(node, Heartbeat())
-        await client.drain(node, Farewell())
-        await client.deregister(node, Farewell())
+        await client.drain(node, Departure())
+        await client.deregister(node, Departure())
         await client.register(request)
     finally:
         await client.aclose()

@@ -179,7 +179,7 @@ FRONTEND: dict[str, Entry] = {
     "models_path": Wired("{folder}/models", "ModelCatalogue._models_path"),
     "credentials_file": Wired("{folder}/keys.toml", "CredentialsFile._path"),
     "ollama_registry": Wired("ollama.test:5000", "HubAccess.ollama_host"),
-    "keep_alive": Wired(minutes(19), "Habits.keep_alive"),
+    "keep_alive": Wired(minutes(19), "UpkeepPolicy.keep_alive"),
     "requests_waiting_max": Wired(20, "WaitLimits.waiting_max"),
     "request_wait": Wired(timedelta(seconds=21), "WaitLimits.seat_s", 21.0),
     "answer_silence": Wired(timedelta(seconds=22), "GrpcTimeouts.silence_s", 22.0),

@@ -40,7 +40,7 @@ async def test_a_frontend_in_a_black_hole_judges_nobody(tmp_path: Path) -> None:
         node = (await frontend.register())["id"]
         with capture_logs() as logs:
             link.stall()
-            await wait_until(lambda: "hearing_lost" in [entry["event"] for entry in logs])
+            await wait_until(lambda: "liveness_lost" in [entry["event"] for entry in logs])
         enough = anyio.current_time() + 3 * UNHEALTHY_AFTER.total_seconds()
 
         async def outlasted() -> bool:
@@ -60,8 +60,8 @@ async def test_a_frontend_that_hears_late_keeps_its_connection(tmp_path: Path) -
     async with linked(tmp_path) as (frontend, link):
         with capture_logs() as logs:
             link.slow(delay_s=1.3)
-            await wait_until(lambda: "hearing_lost" in [entry["event"] for entry in logs])
+            await wait_until(lambda: "liveness_lost" in [entry["event"] for entry in logs])
             link.slow(delay_s=0)
-            await wait_until(lambda: "hearing_began" in [entry["event"] for entry in logs])
+            await wait_until(lambda: "liveness_began" in [entry["event"] for entry in logs])
         assert link.accepted == 2, "one for what is said, one for progress"
         assert (await frontend.anyone.get("/readyz")).status_code == 200

@@ -134,9 +134,9 @@ async def test_what_outlived_worker_and_warden_is_ended_by_the_next_life(far: Re
     worker = await far.start()
     await far.installed(Bad.FORKS, model_id="f")
     runaway = grandchildren(folder)[1]
-    warden = warden_of(worker)
-    worker.send(signal.SIGSTOP)  # So that it starts no other warden.
-    warden.kill()
+    reaper = warden_of(worker)
+    worker.send(signal.SIGSTOP)  # So that it starts no other reaper.
+    reaper.kill()
     worker.kill()
     assert runaway in {seen.pid for seen in far.left()}
 
@@ -152,14 +152,14 @@ async def test_an_orderly_stop_leaves_nothing(far: Remote) -> None:
     worker = await far.start()
     for backend, model in (("light", "m"), ("echo", "e"), (Bad.FORKS, "f")):
         await far.installed(backend, model_id=model)
-    warden = warden_of(worker)
+    reaper = warden_of(worker)
 
     worker.send(signal.SIGTERM)
     await wait_until(lambda: not worker.running, within=60, what="the end of the worker")
 
     assert worker.wait() == 0
     assert far.left() == []
-    assert not warden.is_running()
+    assert not reaper.is_running()
     assert far.place.processes(DATA) == []
     assert far.frontend.actions[-1] == "deregister"
     assert worker.events("backend_left_behind") == []

@@ -90,7 +90,7 @@ def test_frontend_cut_off_from_its_store_routes_no_longer_to_what_others_unload(
     wait_until_unloaded(pair.a, "dropped", within=PROVED_S)
     refused = chat(third, "dropped")
     assert (refused.status_code, refused.json()["error"]["code"]) == (503, "store_unusable")
-    assert not third.events("replica_in_doubt"), "nothing was sent there"
+    assert not third.events("replica_suspected"), "nothing was sent there"
     assert answered(chat(third, "kept")) == "one two three"
 
 

@@ -1,4 +1,4 @@
-"""A worker reduced to its processes, for tests that kill it: a machine, a warden and one backend.
+"""A worker reduced to its processes, for tests that kill it: a machine, a reaper and one backend.
 
 Arguments: owner, boot, folder. The backend says its pid and those of three that it started: one in its
 session, another there without an environment, and one that left as daemons do.
@@ -12,7 +12,7 @@ import anyio
 
 from remuda.core.clock import SystemClock
 from remuda.core.ids import BootId
-from remuda.host.process_family import Warden, adopt_orphans, reap_orphans
+from remuda.host.process_family import Reaper, adopt_orphans, reap_orphans
 from remuda.wire.process_keys import ProcessKey
 from remuda.worker.processes.logs import ProcessLogs
 from remuda.worker.processes.machine import LocalMachine
@@ -40,11 +40,11 @@ time.sleep(600)
 async def main(owner: str, boot: BootId, folder: Path) -> None:
     adopt_orphans()
     logs = ProcessLogs(folder, SystemClock())
-    warden = Warden(owner, boot)
+    reaper = Reaper(owner, boot)
     async with anyio.create_task_group() as tasks:
-        await tasks.start(warden.run)
+        await tasks.start(reaper.run)
         tasks.start_soon(reap_orphans)
-        machine = LocalMachine(owner, boot, logs, warden)
+        machine = LocalMachine(owner, boot, logs, reaper)
         command = ProcessCommand((sys.executable, "-c", BACKEND), folder, {"PATH": os.environ["PATH"]})
         with logs.follow("model") as lines:
             await machine.start(ProcessKey("model", 0), "instance", command)

@@ -22,7 +22,7 @@ from remuda.core.errors import (
 )
 from remuda.core.ids import NodeId
 from remuda.host.ports import free_port
-from remuda.wire.nodes import Farewell, Heartbeat, RegisterRequest
+from remuda.wire.nodes import Departure, Heartbeat, RegisterRequest
 from remuda.worker.frontend import Frontend
 from tests.peers.localai_frontend import LocalAiFrontend
 
@@ -49,9 +49,9 @@ async def test_a_node_registers_reports_drains_and_leaves() -> None:
         reply = await client.register(ME)
         node = NodeId(reply.id)
         await client.heartbeat(node, Heartbeat(available_ram=1))
-        await client.drain(node, Farewell())
+        await client.drain(node, Departure())
         assert list(await client.models(node)) == []
-        await client.deregister(node, Farewell())
+        await client.deregister(node, Departure())
         await client.aclose()
     assert peer.actions == ["register", "heartbeat", "drain", "models", "deregister"]
 
@@ -117,7 +117,7 @@ async def test_an_answer_that_does_not_come_is_given_up() -> None:
         peer.misbehaviour["drain"] = "hang"
         client = Frontend(peer.url, None, call_limit=timedelta(milliseconds=200))
         with anyio.fail_after(5), pytest.raises(FrontendUnreachable, match="did not answer"):
-            await client.drain(NodeId("n1"), Farewell())
+            await client.drain(NodeId("n1"), Departure())
         await client.aclose()
 
 

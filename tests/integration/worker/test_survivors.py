@@ -1,4 +1,4 @@
-"""What a worker started does not outlive it: the warden sees to it, and after the warden the next worker."""
+"""What a worker started does not outlive it: the reaper sees to it, and after the reaper the next worker."""
 
 import os
 import signal
@@ -18,7 +18,7 @@ from remuda.core.entropy import SystemEntropy
 from remuda.core.ids import BootId
 from remuda.host import descendants
 from remuda.host.descendants import Identity, Mark, everyone
-from remuda.host.process_family import Warden
+from remuda.host.process_family import Reaper
 from remuda.worker.processes.supervisor import Survivor, end_survivors
 from tests.integration.worker import lone_worker
 from tests.support.waiting import wait_until
@@ -41,7 +41,7 @@ class LoneWorker:
         self.owner = owner
         self.family = family
 
-    def warden(self) -> int | None:
+    def reaper(self) -> int | None:
         for child in psutil.Process(self.process.pid).children():
             if descendants.__file__ in child.cmdline():
                 return child.pid
@@ -98,16 +98,16 @@ def kill(pid: int) -> None:
         return
 
 
-# The warden
+# The reaper
 
 
 async def test_a_killed_worker_takes_all_its_processes_with_it(worker: LoneWorker) -> None:
     assert len(worker.left()) == 4
-    warden = worker.warden()
-    assert warden is not None
+    reaper = worker.reaper()
+    assert reaper is not None
     kill(worker.process.pid)
     await worker.until_nothing_is_left()
-    await wait_until(lambda: not alive(warden), what="the warden to go")
+    await wait_until(lambda: not alive(reaper), what="the reaper to go")
 
 
 async def test_killing_the_whole_group_of_the_worker_does_not_help_its_processes(worker: LoneWorker) -> None:
@@ -117,11 +117,11 @@ async def test_killing_the_whole_group_of_the_worker_does_not_help_its_processes
 
 
 async def test_the_warden_stays_while_the_worker_lives(worker: LoneWorker) -> None:
-    warden = worker.warden()
-    assert warden is not None
-    await wait_until(lambda: ignores(warden, signal.SIGTERM), what="a warden that is on duty")
+    reaper = worker.reaper()
+    assert reaper is not None
+    await wait_until(lambda: ignores(reaper, signal.SIGTERM), what="a reaper that is on duty")
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        os.kill(warden, number)
+        os.kill(reaper, number)
     kill(worker.process.pid)
     await worker.until_nothing_is_left()
 
@@ -133,10 +133,10 @@ def ignores(pid: int, number: signal.Signals) -> bool:
 
 
 async def test_a_killed_warden_is_followed_by_one_that_knows_as_much(worker: LoneWorker) -> None:
-    first = worker.warden()
+    first = worker.reaper()
     assert first is not None
     kill(first)
-    await wait_until(lambda: worker.warden() not in (None, first), what="another warden")
+    await wait_until(lambda: worker.reaper() not in (None, first), what="another reaper")
     assert len(worker.left()) == 4
     kill(worker.process.pid)
     await worker.until_nothing_is_left()
@@ -146,8 +146,8 @@ async def test_a_warden_that_is_dismissed_ends_what_is_left_of_this_boot_alone(o
     async with anyio.create_task_group() as tasks:
         ours = await start(Mark(owner, BOOT, "ours"))
         another = await start(Mark(owner, "another boot", "another"))
-        warden = Warden(owner, BOOT)
-        await tasks.start(warden.run)
+        reaper = Reaper(owner, BOOT)
+        await tasks.start(reaper.run)
         tasks.cancel_scope.cancel()
     assert not alive(ours)
     assert alive(another)
@@ -156,10 +156,10 @@ async def test_a_warden_that_is_dismissed_ends_what_is_left_of_this_boot_alone(o
 
 async def test_the_warden_ends_a_session_in_which_nobody_kept_a_mark(owner: str) -> None:
     leader, stray = await orphan({}, new_session=False)
-    warden = Warden(owner, BOOT)
-    warden.watch(Identity(leader, "over"))
+    reaper = Reaper(owner, BOOT)
+    reaper.watch(Identity(leader, "over"))
     async with anyio.create_task_group() as tasks:
-        await tasks.start(warden.run)
+        await tasks.start(reaper.run)
         assert alive(stray)
         tasks.cancel_scope.cancel()
     assert not alive(stray)
@@ -184,10 +184,10 @@ async def orphan(environ: Mapping[str, str], *, new_session: bool) -> tuple[int,
 
 
 async def test_what_outlived_worker_and_warden_is_found_and_ended(worker: LoneWorker) -> None:
-    warden = worker.warden()
-    assert warden is not None
+    reaper = worker.reaper()
+    assert reaper is not None
     os.kill(worker.process.pid, signal.SIGSTOP)  # So that it does not start another.
-    kill(warden)
+    kill(reaper)
     kill(worker.process.pid)
     await worker.process.wait()
     daemon = worker.family[-1]

@@ -35,7 +35,7 @@ from remuda.scheduler.loader import Loader, LoaderDeps, LoadLimits, ReplicaWork
 from remuda.scheduler.replica_placer import PlacementInputs, ReplicaPlacer
 from remuda.scheduler.service import Models
 from remuda.scheduler.unloader import Unloader
-from remuda.scheduler.upkeep import DriftRepair, Habits, Upkeep
+from remuda.scheduler.upkeep import DriftRepair, Upkeep, UpkeepPolicy
 from remuda.scheduler.worker_calls import BusWorker
 from remuda.store.ops import SqlOpStore
 from remuda.store.replicas import SqlModelStore, SqlReplicaStore
@@ -383,7 +383,7 @@ class Parts:
             self._unloads,
             in_flight=self.peers.everywhere,
             table=self.keeper,
-            habits=Habits(self._world.keep_alive),
+            habits=UpkeepPolicy(self._world.keep_alive),
         )
 
     async def _nodes(self) -> Sequence[ObservedNode]:

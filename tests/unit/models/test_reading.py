@@ -135,7 +135,7 @@ def test_a_name_that_nothing_could_go_by_is_refused(name: str) -> None:
         ("name: !!python/name:os.system x", "line 1: the tag tag:yaml.org,2002:python/name:os.system"),
         ("name: a\x00", "not valid YAML"),
         ("name: \ud800", "it "),
-        ("name: *a", "line 1: *a stands for nothing before it"),
+        ("name: *a", "line 1: *a is an undefined alias"),
         ("name: &a [*a]", "line 1: *a contains itself"),
         ("? [a]\n: b", "line 1: a key must be a word"),
         ("name: " + "[" * 100, "line 1: it is nested more than"),

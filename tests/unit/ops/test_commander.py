@@ -395,7 +395,7 @@ def test_a_worker_that_cannot_be_told_to_stop_is_no_trouble() -> None:
         with capture_logs() as lines:
             await send(world, step, Verb.CANCEL)
             await time_passes(20)
-        assert [line["event"] for line in lines] == ["cancel_not_heard"]
+        assert [line["event"] for line in lines] == ["cancel_not_delivered"]
         assert await outcome(world) is None
 
     virtually(test)

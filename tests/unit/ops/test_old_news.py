@@ -6,7 +6,7 @@ from datetime import timedelta
 from remuda.core.ids import BootId
 from remuda.fleet.verdicts import ObservedNode
 from remuda.ops.model import Kind, Observation, State, Step, Wish
-from remuda.ops.planning import sight
+from remuda.ops.planning import observe
 from remuda.ops.ports import Request
 from remuda.ops.steps import advance
 from remuda.wire.nodes import InstalledArtifact, Report
@@ -36,7 +36,7 @@ def test_a_removal_that_waits_for_an_install_is_not_done_because_nothing_is_ther
 
 def test_a_report_from_before_the_last_step_ended_says_nothing_about_the_next() -> None:
     def seen(heard_s: float) -> bool | None:
-        return sight(a_step(), heard(heard_s), None, "", NOW, ended_at=NOW).installed
+        return observe(a_step(), heard(heard_s), None, "", NOW, ended_at=NOW).installed
 
     assert (seen(-1), seen(1), seen(6)) == (None, None, True)
 
@@ -44,7 +44,7 @@ def test_a_report_from_before_the_last_step_ended_says_nothing_about_the_next() 
 def test_a_report_from_before_an_attempt_began_does_not_end_it() -> None:
     step = running()
     request: Request = a_request(step)
-    before, since = (sight(step, heard(second), request, "", NOW) for second in (-1, 6))
+    before, since = (observe(step, heard(second), request, "", NOW) for second in (-1, 6))
     assert (before.installed, before.told) == (None, False)
     assert (since.installed, since.told) == (True, True)
 

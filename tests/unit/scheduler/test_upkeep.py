@@ -12,7 +12,7 @@ from remuda.ops.model import Kind, State
 from remuda.ops.ports import Filter
 from remuda.scheduler.load_ops import UnloadRequests
 from remuda.scheduler.model import ReplicaState
-from remuda.scheduler.upkeep import DriftRepair, Habits, Upkeep
+from remuda.scheduler.upkeep import DriftRepair, Upkeep, UpkeepPolicy
 from remuda.wire.models import RunningModel
 from tests.support.virtual_ops import time_passes
 from tests.unit.scheduler.rig import NODE, OTHER_NODE, Rig, a_model
@@ -48,7 +48,7 @@ class Kept(Rig):
             UnloadRequests(self.operations, self.standings, self.clock, self.entropy, self),
             in_flight=lambda key: self.busy,
             table=self,
-            habits=Habits(timedelta(minutes=30)),
+            habits=UpkeepPolicy(timedelta(minutes=30)),
         )
 
     async def load(self, name: str, by: str) -> None:

@@ -81,8 +81,6 @@ def test_only_a_call_that_was_never_taken_is_certainly_unprocessed(
 
 
 def test_what_was_wrong_with_the_bytes_is_not_told_to_clients() -> None:
-    failure = error_mapping.failure_of(
-        Garbled("stream 7 was never begun"), "b", RequestKind.CHAT, begun=False
-    )
+    failure = error_mapping.failure_of(Garbled("frame for idle stream 7"), "b", RequestKind.CHAT, begun=False)
 
     assert failure.message == "the backend of b answered what cannot be understood"

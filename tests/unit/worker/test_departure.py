@@ -9,7 +9,7 @@ from remuda.core.errors import NotFound
 from remuda.core.ids import BootId, NodeId
 from remuda.wire.nodes import (
     BusTrouble,
-    Farewell,
+    Departure,
     Heartbeat,
     HeartbeatReply,
     ModelRow,
@@ -25,16 +25,16 @@ class Said:
     """A frontend that notes what it is told."""
 
     def __init__(self) -> None:
-        self.words: list[tuple[str, NodeId, Farewell]] = []
+        self.words: list[tuple[str, NodeId, Departure]] = []
         self.removed = False
         self.removed_later = False  # Between the two words.
 
-    async def drain(self, node: NodeId, farewell: Farewell) -> None:
+    async def drain(self, node: NodeId, farewell: Departure) -> None:
         if self.removed:
             raise NotFound("there is no such node")
         self.words.append(("drain", node, farewell))
 
-    async def deregister(self, node: NodeId, farewell: Farewell) -> None:
+    async def deregister(self, node: NodeId, farewell: Departure) -> None:
         if self.removed_later:
             raise NotFound("there is no such node")
         self.words.append(("deregister", node, farewell))
@@ -53,7 +53,7 @@ class Said:
 
 
 async def test_a_farewell_names_its_boot() -> None:
-    frontend, boot = Said(), Farewell(boot_id="boot-7")
+    frontend, boot = Said(), Departure(boot_id="boot-7")
     await depart(frontend, NodeId("node-1"), BootId("boot-7"))
     assert frontend.words == [("drain", NodeId("node-1"), boot), ("deregister", NodeId("node-1"), boot)]
 
@@ -76,4 +76,4 @@ async def test_a_node_that_is_removed_while_its_worker_stops_is_noticed() -> Non
 async def test_a_worker_that_leaves_for_good_says_so() -> None:
     frontend = Said()
     await depart(frontend, NodeId("node-1"), BootId("boot-7"), for_good=True)
-    assert frontend.words[-1] == ("deregister", NodeId("node-1"), Farewell(boot_id="boot-7", for_good=True))
+    assert frontend.words[-1] == ("deregister", NodeId("node-1"), Departure(boot_id="boot-7", for_good=True))

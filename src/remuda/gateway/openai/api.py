@@ -71,7 +71,7 @@ class Api:
         if line is not None:
             line.when_lost = response.leave
         try:
-            await self._see_through(IncomingRequest(ask, headers, receive, line, response))
+            await self._run(IncomingRequest(ask, headers, receive, line, response))
         except ClientGone:
             response.status = CLIENT_GONE
         finally:
@@ -90,7 +90,7 @@ class Api:
             return given
         return f"{self._id_prefix}{next(self._ids):x}"
 
-    async def _see_through(self, request: IncomingRequest) -> None:
+    async def _run(self, request: IncomingRequest) -> None:
         """Answer, unless the response is ended before."""
         response = request.response
         try:

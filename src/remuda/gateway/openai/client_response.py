@@ -165,7 +165,7 @@ class ClientResponse:
     async def finish(self) -> None:
         """The answer is whole."""
         if not self._content_type:
-            raise UpstreamFailed(Fault.BROKE, "the replica said nothing")
+            raise UpstreamFailed(Fault.BROKE, "empty response from the replica")
         if self._passing:
             if not self.begun:
                 await self._pass_on()

@@ -42,7 +42,7 @@ class LeftCall:
         self._tasks = tasks
         self._failed = failed
 
-    def hear_out(self, stream: Http2Stream, *, generating: bool) -> None:
+    def drain_after_disconnect(self, stream: Http2Stream, *, generating: bool) -> None:
         """Before it is `generating` the engine works on the prompt, which is not worth much waiting."""
         if self._tasks.is_open:
             self._tasks.start(self._read, stream, limits.LEFT_S if generating else limits.LEFT_UNHEARD_S)
@@ -115,7 +115,9 @@ class TextGenerator:
                     raise
                 except BaseException:  # Its client has left.
                     if self._left is not None:
-                        self._left.hear_out(call.detached(), generating=bool(decoder.usage.completion_tokens))
+                        self._left.drain_after_disconnect(
+                            call.detached(), generating=bool(decoder.usage.completion_tokens)
+                        )
                     raise
         finally:  # What was said before it broke off was said, too.
             self._count(generation, decoder.usage)

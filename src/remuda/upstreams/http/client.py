@@ -174,7 +174,7 @@ class HttpConnection(asyncio.Protocol):
             self._garbled("what the backend sent is not an HTTP answer")
             return
         if self._framing_bytes > limits.HEAD_BYTES_MAX:
-            self._garbled("the backend sent more headers than makes sense")
+            self._garbled("the backend sent too many headers")
             return
         if self._held_bytes > HELD_BYTES_MAX and not self._paused and self._transport is not None:
             self._paused = True
@@ -377,7 +377,7 @@ class Pool:
         for connection in self._busy:
             connection.hurry(now_s)
         for address, kept in list(self._idle.items()):
-            fresh = [(each, since_s) for each, since_s in kept if self._may_stay(each, since_s, now_s)]
+            fresh = [(each, since_s) for each, since_s in kept if self._is_reusable(each, since_s, now_s)]
             if fresh:
                 self._idle[address] = fresh
             else:
@@ -385,7 +385,7 @@ class Pool:
         in_use = self._busy or self._idle
         self._timer = self._loop.call_later(self._look_every_s, self._look) if in_use else None
 
-    def _may_stay(self, connection: HttpConnection, since_s: float, now_s: float) -> bool:
+    def _is_reusable(self, connection: HttpConnection, since_s: float, now_s: float) -> bool:
         if connection.closed:
             return False
         if now_s - since_s < self._timeouts.idle_s:

@@ -196,13 +196,13 @@ class Http2Connection(asyncio.Protocol):
 
     def _take_continuation(self, flags: int, stream_id: int, payload: bytes) -> None:
         if self._due is not FrameType.CONTINUATION or stream_id != self._block_of:
-            raise Violation(Code.PROTOCOL_ERROR, "headers go on that did not begin")
+            raise Violation(Code.PROTOCOL_ERROR, "unexpected CONTINUATION frame")
         self._take_block(flags, payload)
 
     def _take_block(self, flags: int, fragment: bytes) -> None:
         self._block += fragment
         if len(self._block) > limits.HEADERS_BYTES_MAX:
-            raise Violation(Code.ENHANCE_YOUR_CALM, "more headers than make sense")
+            raise Violation(Code.ENHANCE_YOUR_CALM, "header block too large")
         if not flags & frames.END_HEADERS:
             self._due = FrameType.CONTINUATION
             return
@@ -222,7 +222,7 @@ class Http2Connection(asyncio.Protocol):
 
     def _take_settings(self, flags: int, stream_id: int, payload: bytes) -> None:
         if stream_id or (flags & frames.ACK and (payload or self._due)):
-            raise Violation(Code.PROTOCOL_ERROR, "settings that are none")
+            raise Violation(Code.PROTOCOL_ERROR, "malformed SETTINGS frame")
         if flags & frames.ACK:
             return
         for name, value in frames.settings_of(payload).items():
@@ -248,12 +248,12 @@ class Http2Connection(asyncio.Protocol):
     def _take_ping(self, flags: int, stream_id: int, payload: bytes) -> None:
         question = frames.ping_of(payload)
         if stream_id:
-            raise Violation(Code.PROTOCOL_ERROR, "a ping of one stream")
+            raise Violation(Code.PROTOCOL_ERROR, "PING on a stream")
         if not flags & frames.ACK:
             self._answer(frames.pong(question))
 
-    def _take_farewell(self, flags: int, stream_id: int, payload: bytes) -> None:
-        last_id, _ = frames.farewell_of(payload)
+    def _take_goaway(self, flags: int, stream_id: int, payload: bytes) -> None:
+        last_id, _ = frames.parse_goaway(payload)
         self._leaving = True
         for stream in [stream for stream in self._streams.values() if stream.id > last_id]:
             self.release(stream, None)
@@ -265,7 +265,7 @@ class Http2Connection(asyncio.Protocol):
         increment = frames.increment_of(payload)
         if not stream_id:
             if not increment:
-                raise Violation(Code.PROTOCOL_ERROR, "a window that does not change")
+                raise Violation(Code.PROTOCOL_ERROR, "WINDOW_UPDATE with increment 0")
             self._send_window = _checked_window(self._send_window + increment)
         elif (stream := self._stream(stream_id)) is not None:
             if not increment:
@@ -283,7 +283,7 @@ class Http2Connection(asyncio.Protocol):
         """None: it is over. What is still said about it is of no interest."""
         stream = self._streams.get(stream_id)
         if stream is None and (stream_id % 2 == 0 or stream_id >= self._next_id):
-            raise Violation(Code.PROTOCOL_ERROR, f"stream {stream_id} was never begun")
+            raise Violation(Code.PROTOCOL_ERROR, f"frame for idle stream {stream_id}")
         return stream
 
     def _widen(self, stream: Http2Stream, increment: int) -> None:
@@ -309,7 +309,7 @@ class Http2Connection(asyncio.Protocol):
     def _answer(self, frame: bytes) -> None:
         """To a question, of which a server that does not read may ask any number."""
         if self._transport is not None and self._transport.get_write_buffer_size() > limits.UNREAD_BYTES_MAX:
-            raise Violation(Code.ENHANCE_YOUR_CALM, "answers are asked for and not read")
+            raise Violation(Code.ENHANCE_YOUR_CALM, "too many unread control replies")
         self.send(frame)
 
     def _hang_up(self, code: Code) -> None:
@@ -337,7 +337,7 @@ class Http2Connection(asyncio.Protocol):
 
 def _checked_window(size: int) -> int:
     if size > frames.WINDOW_BYTES_MAX:
-        raise Violation(Code.FLOW_CONTROL_ERROR, "a window larger than windows are")
+        raise Violation(Code.FLOW_CONTROL_ERROR, "flow-control window exceeds 2^31-1")
     return size
 
 
@@ -348,7 +348,7 @@ _TAKERS: Final[dict[int, Callable[[Http2Connection, int, int, bytes], None]]] = 
     FrameType.SETTINGS: Http2Connection._take_settings,
     FrameType.PUSH_PROMISE: Http2Connection._take_promise,
     FrameType.PING: Http2Connection._take_ping,
-    FrameType.GOAWAY: Http2Connection._take_farewell,
+    FrameType.GOAWAY: Http2Connection._take_goaway,
     FrameType.WINDOW_UPDATE: Http2Connection._take_window,
     FrameType.CONTINUATION: Http2Connection._take_continuation,
 }

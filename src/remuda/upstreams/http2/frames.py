@@ -182,7 +182,7 @@ def fragment_of(flags: int, payload: bytes) -> bytes:
         payload = _without_padding(payload)
     if flags & HAS_PRIORITY:
         if len(payload) < _PRIORITY_BYTES:
-            raise Violation(Code.FRAME_SIZE_ERROR, "headers without the priority that they announce")
+            raise Violation(Code.FRAME_SIZE_ERROR, "truncated HEADERS frame")
         return payload[_PRIORITY_BYTES:]
     return payload
 
@@ -190,7 +190,7 @@ def fragment_of(flags: int, payload: bytes) -> bytes:
 def settings_of(payload: bytes) -> dict[int, int]:
     """By name, which is not always a `Setting`; of one that is said twice, the last."""
     if len(payload) % _SETTING.size:
-        raise Violation(Code.FRAME_SIZE_ERROR, "settings that end in the middle")
+        raise Violation(Code.FRAME_SIZE_ERROR, "truncated SETTINGS frame")
     return dict(_SETTING.iter_unpack(payload))
 
 
@@ -210,17 +210,17 @@ def ping_of(payload: bytes) -> bytes:
     return payload
 
 
-def farewell_of(payload: bytes) -> tuple[int, int]:
+def parse_goaway(payload: bytes) -> tuple[int, int]:
     """Of a GOAWAY frame, the last stream that was looked at, and why the server goes."""
     if len(payload) < _U32_PAIR.size:
-        raise Violation(Code.FRAME_SIZE_ERROR, "a farewell that ends in the middle")
+        raise Violation(Code.FRAME_SIZE_ERROR, "truncated GOAWAY frame")
     last_id, code = _U32_PAIR.unpack_from(payload)
     return last_id & STREAM_ID_MAX, code
 
 
 def _without_padding(payload: bytes) -> bytes:
     if not payload or payload[0] >= len(payload):
-        raise Violation(Code.PROTOCOL_ERROR, "more padding than there is room for")
+        raise Violation(Code.PROTOCOL_ERROR, "padding exceeds payload")
     return payload[1 : len(payload) - payload[0]]
 
 
@@ -283,7 +283,7 @@ class HeaderReader:
         try:
             return self._decoder.decode(block, raw=True)
         except HPACKError as error:
-            raise Violation(Code.COMPRESSION_ERROR, "headers that cannot be read") from error
+            raise Violation(Code.COMPRESSION_ERROR, "malformed header block") from error
 
 
 def _literal(how: bytes, name: bytes, value: str) -> bytes:

@@ -159,7 +159,7 @@ class Http2Stream:
         """`counted_bytes`: with padding. Violation when that is more than the window allowed."""
         self._window -= counted_bytes
         if self._window < 0:
-            raise Violation(Code.FLOW_CONTROL_ERROR, "more data than was asked for")
+            raise Violation(Code.FLOW_CONTROL_ERROR, "data exceeds flow-control window")
         if not self._headed:
             self.give_up(Garbled("an answer began without headers"))
             return

@@ -229,7 +229,7 @@ class Commands:
             recipe_for=recipe_for,
             changed=files_changed,
         )
-        shelving = ListDeleteRollback(depot, self._access, self._work, orders.capability, files_changed)
+        depots = ListDeleteRollback(depot, self._access, self._work, orders.capability, files_changed)
         self._processes = processes = Stopping(supervision, addresses)
         files = ModelFiles(models)
         self._dispatcher = Dispatcher(
@@ -237,9 +237,9 @@ class Commands:
                 Command(subjects.backend_install, BackendInstall, installs.install, BackendInstallReply),
                 Command(subjects.backend_upgrade, BackendUpgrade, installs.upgrade, BackendUpgradeReply),
                 Command(subjects.backend_cancel, BackendCancel, self._cancel, BackendCancelReply),
-                Command(subjects.backend_list, BackendList, shelving.list_installed, BackendListReply),
-                Command(subjects.backend_delete, BackendDelete, shelving.delete, BackendDeleteReply),
-                Command(subjects.backend_rollback, BackendRollback, shelving.rollback, BackendRollbackReply),
+                Command(subjects.backend_list, BackendList, depots.list_installed, BackendListReply),
+                Command(subjects.backend_delete, BackendDelete, depots.delete, BackendDeleteReply),
+                Command(subjects.backend_rollback, BackendRollback, depots.rollback, BackendRollbackReply),
                 Command(subjects.backend_stop, BackendStop, processes.stop_backend),
                 Command(subjects.model_stop, ModelStop, processes.stop_model, ModelStopReply),
                 Command(subjects.model_unload, ModelUnload, processes.unload, ModelUnloadReply),

@@ -102,7 +102,7 @@ class ListDeleteRollback:
     ) -> AsyncIterator[InstalledState]:
         """Shown as work in hand, and not to be given up: processes go."""
         async with self._work.attempting(kind, request) as attempt:
-            with attempt.firm():
+            with attempt.uncancellable():
                 seen = await self._access.look(request.backend)
                 async with self._access.alone_with(seen) as sight:
                     yield sight

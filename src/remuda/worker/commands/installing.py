@@ -141,7 +141,9 @@ class Installs:
                                 )
                             require_gone(outcomes)
 
-                        await self._fetch(spec, refresh=True, switching=partial(_firmly, attempt, stop))
+                        await self._fetch(
+                            spec, refresh=True, switching=partial(_uncancellably, attempt, stop)
+                        )
                         digest = (await self._access.look(spec.name)).digest
         except RemudaError as error:
             log.warning("backend_upgrade_failed", backend=request.backend, reason=error.message)
@@ -207,7 +209,7 @@ class Installs:
         may have failed because of that, and stays."""
         if sight.folder is None or not await self._depot.failed_after_a_good_one(sight.folder.name):
             return
-        with attempt.firm():
+        with attempt.uncancellable():
             by = f"the rollback of {request.backend}"
             require_gone(await self._access.stop(sight, free=False, by=by))
             await self._depot.switch_back(sight.folder.name)
@@ -240,7 +242,7 @@ class Installs:
         if check_only and await self._has_started(sight):
             return None
         launch = Launch(key, request.backend, sight.names | {request.backend}, sight.run_file.parent, recipe)
-        with attempt.firm():
+        with attempt.uncancellable():
             attempt.starting()
             replica = await self._started(launch, sight.run_file, without_model=without_model)
             await self._mark_proven(sight.run_file)
@@ -294,7 +296,7 @@ class Installs:
             require_gone(await self._access.stop(*replaced, also=also, free=free, by=by))
 
         refresh = request.force or other(ordered)
-        await self._fetch(spec, refresh=refresh, switching=partial(_firmly, attempt, stop))
+        await self._fetch(spec, refresh=refresh, switching=partial(_uncancellably, attempt, stop))
         for name in (request.backend, spec.name):
             if (found := await self._access.look(name)).run_file is not None:
                 return found
@@ -376,11 +378,11 @@ class Installs:
 
 
 @asynccontextmanager
-async def _firmly(
+async def _uncancellably(
     attempt: RunningAttempt, stop: Callable[[bool], Awaitable[None]], changed: bool
 ) -> AsyncIterator[None]:
     """Stop processes and switch versions: both happen, or, when it was cancelled just before, neither."""
-    with attempt.firm():
+    with attempt.uncancellable():
         await checkpoint()
         await stop(changed)
         yield

@@ -210,7 +210,7 @@ class RunningAttempt:
         self._changed()
 
     @contextmanager
-    def firm(self) -> Iterator[None]:
+    def uncancellable(self) -> Iterator[None]:
         """In this block it can no longer be given up: processes come or go."""
         self._firm = True
         try:

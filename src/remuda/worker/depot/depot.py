@@ -242,7 +242,7 @@ class Depot:
         if is_builtin(uri):
             return await run_sync(self._stager.builtin, uri, spec)
         source = parse_source(uri)
-        bringer = self._require_bringer()
+        bringer = self._require_unpacker()
         if self._require_integrity:
             check_integrity(source, spec.sha256)
         if isinstance(source, Folder):
@@ -319,7 +319,7 @@ class Depot:
                 await anyio.sleep(LOCK_POLL_S)
             yield
 
-    def _require_bringer(self) -> SourceUnpacker:
+    def _require_unpacker(self) -> SourceUnpacker:
         assert self._unpacker is not None, "only a depot with a client installs"
         return self._unpacker
 

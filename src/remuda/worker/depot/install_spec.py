@@ -168,7 +168,7 @@ class RequestResolver:
             answer = resolve(readings, wanted.backend, machine)
         spec = spec_from_gallery(answer, readings)
         for warning in answer.warnings if isinstance(answer, ResolvedBuild) else ():
-            log.warning("backend_choice_doubtful", backend=wanted.backend, warning=warning)
+            log.warning("backend_choice_warning", backend=wanted.backend, warning=warning)
         return spec
 
     def _sources(self, text: str) -> Sources:
