@@ -87,7 +87,7 @@ async def far(place: Ranch, nats: PlainServer) -> AsyncIterator[Remote]:
             os.kill(seen.pid, signal.SIGKILL)
 
 
-def warden_of(worker: Worker) -> psutil.Process:
+def reaper_of(worker: Worker) -> psutil.Process:
     children = psutil.Process(worker.pid).children()
     return next(child for child in children if descendants.__file__ in child.cmdline())
 
@@ -129,12 +129,12 @@ async def test_a_worker_and_its_backend_killed_together_start_anew(far: Remote) 
     await assert_everything_is_free_again(far)
 
 
-async def test_what_outlived_worker_and_warden_is_ended_by_the_next_life(far: Remote) -> None:
+async def test_what_outlived_worker_and_reaper_is_ended_by_the_next_life(far: Remote) -> None:
     folder = write_bad_backend(far.backend(Bad.FORKS), Bad.FORKS).parent
     worker = await far.start()
     await far.installed(Bad.FORKS, model_id="f")
     runaway = grandchildren(folder)[1]
-    reaper = warden_of(worker)
+    reaper = reaper_of(worker)
     worker.send(signal.SIGSTOP)  # So that it starts no other reaper.
     reaper.kill()
     worker.kill()
@@ -152,7 +152,7 @@ async def test_an_orderly_stop_leaves_nothing(far: Remote) -> None:
     worker = await far.start()
     for backend, model in (("light", "m"), ("echo", "e"), (Bad.FORKS, "f")):
         await far.installed(backend, model_id=model)
-    reaper = warden_of(worker)
+    reaper = reaper_of(worker)
 
     worker.send(signal.SIGTERM)
     await wait_until(lambda: not worker.running, within=60, what="the end of the worker")

@@ -116,7 +116,7 @@ async def test_killing_the_whole_group_of_the_worker_does_not_help_its_processes
     await worker.until_nothing_is_left()
 
 
-async def test_the_warden_stays_while_the_worker_lives(worker: LoneWorker) -> None:
+async def test_the_reaper_stays_while_the_worker_lives(worker: LoneWorker) -> None:
     reaper = worker.reaper()
     assert reaper is not None
     await wait_until(lambda: ignores(reaper, signal.SIGTERM), what="a reaper that is on duty")
@@ -132,7 +132,7 @@ def ignores(pid: int, number: signal.Signals) -> bool:
     return bool(int(mask, 16) >> (number - 1) & 1)
 
 
-async def test_a_killed_warden_is_followed_by_one_that_knows_as_much(worker: LoneWorker) -> None:
+async def test_a_killed_reaper_is_followed_by_one_that_knows_as_much(worker: LoneWorker) -> None:
     first = worker.reaper()
     assert first is not None
     kill(first)
@@ -142,7 +142,7 @@ async def test_a_killed_warden_is_followed_by_one_that_knows_as_much(worker: Lon
     await worker.until_nothing_is_left()
 
 
-async def test_a_warden_that_is_dismissed_ends_what_is_left_of_this_boot_alone(owner: str) -> None:
+async def test_a_reaper_that_is_dismissed_ends_what_is_left_of_this_boot_alone(owner: str) -> None:
     async with anyio.create_task_group() as tasks:
         ours = await start(Mark(owner, BOOT, "ours"))
         another = await start(Mark(owner, "another boot", "another"))
@@ -154,7 +154,7 @@ async def test_a_warden_that_is_dismissed_ends_what_is_left_of_this_boot_alone(o
     kill(another)
 
 
-async def test_the_warden_ends_a_session_in_which_nobody_kept_a_mark(owner: str) -> None:
+async def test_the_reaper_ends_a_session_in_which_nobody_kept_a_mark(owner: str) -> None:
     leader, stray = await orphan({}, new_session=False)
     reaper = Reaper(owner, BOOT)
     reaper.watch(Identity(leader, "over"))
@@ -183,7 +183,7 @@ async def orphan(environ: Mapping[str, str], *, new_session: bool) -> tuple[int,
 # Survivors
 
 
-async def test_what_outlived_worker_and_warden_is_found_and_ended(worker: LoneWorker) -> None:
+async def test_what_outlived_worker_and_reaper_is_found_and_ended(worker: LoneWorker) -> None:
     reaper = worker.reaper()
     assert reaper is not None
     os.kill(worker.process.pid, signal.SIGSTOP)  # So that it does not start another.
