@@ -221,7 +221,7 @@ def import_models(options: ClientOptions, sources: tuple[str, ...]) -> None:
     FILE.imported, and the model is changed with `remuda models edit` from then on. Such a model can also be
     given by its name. All files are checked before the first is imported.
     """
-    texts = [one for source in sources for one in _sources(source)]
+    texts = sorted((one for source in sources for one in _sources(source)), key=_is_alias)
     added: list[tuple[str, ApiAnswer]] = []
     failed: list[tuple[str, RemudaError]] = []
     with connect(options, _CHANGE_S) as client:
@@ -248,6 +248,13 @@ def _sources(source: str) -> list[tuple[str, str | None]]:
         raise Invalid(f"{path} is not a YAML file", hint=f"remuda models add {path}")
     named = not path.exists() and path.suffix.lower() not in (".yaml", ".yml")
     return [(source, None if named else yaml_text(path))]
+
+
+def _is_alias(source: tuple[str, str | None]) -> bool:
+    """An alias can only be added when its model is there."""
+    from remuda.models.reading import read_model
+
+    return source[1] is not None and bool(read_model(source[1]).alias)
 
 
 def _import(client: "AdminClient", source: str, text: str | None) -> "ApiAnswer":

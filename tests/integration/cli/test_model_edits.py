@@ -224,6 +224,16 @@ def test_what_is_exported_is_imported_byte_for_byte(
     assert (kept.exit_code, file.read_text()) == (Exit.REJECTED, "changed")
 
 
+def test_aliases_are_imported_after_their_models(frontend: LiveFrontend, tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("name: second-name\nalias: its-model\n")
+    (tmp_path / "b.yaml").write_text("name: its-model\nbackend: echo\n")
+
+    done = frontend.remuda("models", "import", str(tmp_path))
+
+    assert done.exit_code == 0, done.output
+    assert [line.partition(":")[0] for line in done.stdout.splitlines()] == ["its-model", "second-name"]
+
+
 def test_one_bad_file_imports_none(frontend: LiveFrontend, tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text("name: never-there\nbackend: echo\n")
     (tmp_path / "b.yaml").write_text("name: b\nf16: perhaps\n")
