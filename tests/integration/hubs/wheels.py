@@ -18,10 +18,12 @@ def wheel(files: dict[str, bytes]) -> bytes:
     return out.getvalue()
 
 
-def serve_package(hub: HubServer, files: dict[str, bytes], *, as_html: bool = False) -> int:
-    """Puts tiny-model 1.0 on the index; returns the size of its wheel."""
+def serve_package(
+    hub: HubServer, files: dict[str, bytes], *, as_html: bool = False, storage: HubServer | None = None
+) -> int:
+    """Puts tiny-model 1.0 on the index; returns the size of its wheel. `storage` is who has the wheel."""
     content = wheel(files)
-    hub.add(f"/files/{WHEEL}", content)
+    url = (storage or hub).add(f"/files/{WHEEL}", content)
     digest = hashlib.sha256(content).hexdigest()
     if as_html:
         page = f'<a href="../../files/{WHEEL}#sha256={digest}">{WHEEL}</a><a href="x-1.0.tar.gz">x</a>'
@@ -29,7 +31,11 @@ def serve_package(hub: HubServer, files: dict[str, bytes], *, as_html: bool = Fa
         return len(content)
     listed = [
         {"filename": "tiny_model-1.0.tar.gz", "url": "../../files/x.tar.gz", "hashes": {}},
-        {"filename": WHEEL, "url": f"../../files/{WHEEL}", "hashes": {"sha256": digest}},
+        {
+            "filename": WHEEL,
+            "url": url if storage is not None else f"../../files/{WHEEL}",
+            "hashes": {"sha256": digest},
+        },
     ]
     body = json.dumps({"meta": {"api-version": "1.1"}, "files": listed}).encode()
     hub.add("/simple/tiny-model/", body, content_type="application/vnd.pypi.simple.v1+json")
