@@ -20,7 +20,7 @@ from remuda.fleet.registry import Registry
 from remuda.gallery.model_galleries import ModelGalleries
 from remuda.gateway.openai.client_response import Running
 from remuda.gateway.openai.request_records import InferenceFigures
-from remuda.gateway.services import Inference, Serving
+from remuda.gateway.services import GivenFiles, Inference, Serving
 from remuda.inference.model import ReplicaEndpoint
 from remuda.model_installs.installer import Installer, InstallerDeps
 from remuda.model_installs.library import ModelLibrary
@@ -29,6 +29,7 @@ from remuda.model_installs.remover import Remover
 from remuda.model_installs.rooms import node_rooms
 from remuda.model_installs.service import ModelInstalls
 from remuda.model_installs.work import BoardTeller, ModelFileWork
+from remuda.models.file_hashes import FileHashes
 from remuda.router.cold_path import ColdPath, UnknownModels
 from remuda.router.confirmation import Confirming
 from remuda.router.dispatch import RequestDispatcher, WaitLimits
@@ -44,6 +45,7 @@ from remuda.scheduler.model import Replica
 from remuda.scheduler.model_edits import ModelEdits
 from remuda.scheduler.replica_placer import PlacementInputs, ReplicaPlacer
 from remuda.scheduler.service import Models
+from remuda.scheduler.stager import Stager, StagerDeps
 from remuda.scheduler.unloader import Unloader
 from remuda.scheduler.upkeep import DriftRepair, Upkeep, UpkeepPolicy
 from remuda.scheduler.upkeep_rules import unloads_at
@@ -133,6 +135,7 @@ class ServingRig:
             self._ground.tokens,
             self._shared,
             load_limits_of(self._ground.parts.settings),
+            self._stager(shop),
         )
         unloader = Unloader(self._replicas, self._worker, self._peers, shop.store.live, self._keeper)
         return ReplicaWork(Loader(deps), unloader, self._replicas, self._keeper)
@@ -167,6 +170,21 @@ class ServingRig:
             own_machines=ground.own_machines,
             shared=self._shared,
             figures=parts.figures,
+        )
+
+    def _stager(self, shop: Workshop) -> Stager:
+        ground = self._ground
+        return Stager(
+            StagerDeps(
+                self._worker,
+                self._catalogue,
+                FileHashes(ground.parts.folder.root / "file-hashes.json"),
+                ground.registry.standings,
+                shop.board,
+                ground.tokens,
+                ground.parts.clock,
+                ground.own_machines,
+            )
         )
 
     @asynccontextmanager
@@ -210,6 +228,7 @@ class ServingRig:
             cold.look,
             self._keeper.fleet_changed,
             suspects.nodes_out_of_reach,
+            GivenFiles(ground.models_path, ground.tokens.model_files, clock),
         )
         runners = (
             self._remover.run,

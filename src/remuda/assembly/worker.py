@@ -47,9 +47,10 @@ from remuda.host.folder import DataFolder, write_json
 from remuda.oci.auth import Keychain, docker_config_files
 from remuda.oci.client import open_client
 from remuda.oci.model import platform_of
+from remuda.oci.transport import Registries
 from remuda.s3.client import S3Account, S3Storage
 from remuda.worker.addresses import AddressSettings, backends_bind
-from remuda.worker.backend_runtime import BackendRuntime, RuntimeSettings
+from remuda.worker.backend_runtime import BackendRuntime, FetchAccess, RuntimeSettings
 from remuda.worker.depot.depot import Depot
 from remuda.worker.depot.layout import DepotLayout
 from remuda.worker.enrolment import BusPolicy, WorkerState
@@ -62,6 +63,7 @@ from remuda.worker.service import MakeRoom, Site, Worker, WorkerConfig
 log = structlog.get_logger(__name__)
 
 _PORT_MAX = 65535
+_FILE_IDLE_S = 15.0  # Who gives a model file, and sends nothing for so long, is not waited for.
 
 
 @asynccontextmanager
@@ -76,6 +78,9 @@ async def open_backend_runtimes(
     failures = FailureLog()
     async with (
         open_client(clock, entropy, registries=registries_of(settings), keys=keys) as client,
+        open_client(
+            clock, entropy, registries=Registries(ca=settings.ca), idle_read_s=_FILE_IDLE_S
+        ) as file_client,
         open_fetcher() as own_fetcher,
         open_fetcher(file_roots=()) as request_fetcher,  # A request must not read our files.
     ):
@@ -106,6 +111,7 @@ async def open_backend_runtimes(
                 clock=clock,
                 entropy=entropy,
                 storage=storage_of(settings),
+                fetches=FetchAccess(file_client, config.frontend_url),
             )
 
         yield make_room

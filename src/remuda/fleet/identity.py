@@ -114,7 +114,7 @@ def _same(given: str, kept: str) -> bool:
 INVITE_PREFIX: Final = "rmi_"
 """What invites begin with, so that other text is refused without a look at the store."""
 
-_HTTP, _GRPC, _INVITE = "worker-http", "worker-grpc", "invite"
+_HTTP, _GRPC, _INVITE, _FILES = "worker-http", "worker-grpc", "invite", "model-files"
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +139,11 @@ class NodeTokens:
         if node.identified_by is Identification.SECRET:
             return DerivedTokens(self._derived(_HTTP, node.id), self._derived(_GRPC, node.id))
         return DerivedTokens(self._shared, self._shared)
+
+    @property
+    def model_files(self) -> str:
+        """What frontends sign addresses of their model files with."""
+        return self._derived(_FILES, "")
 
     def invite(self, name: str, nonce: str) -> str:
         """The registration token of this invite."""

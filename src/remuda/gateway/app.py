@@ -13,7 +13,7 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 from remuda.core.clock import Clock
 from remuda.core.errors import Internal, Invalid, NotFound, RemudaError, WrongMethod
 from remuda.core.field_errors import field_error
-from remuda.gateway import home, nodes, openapi, probes
+from remuda.gateway import home, model_files, nodes, openapi, probes
 from remuda.gateway.admin import (
     backends,
     model_edits,
@@ -42,6 +42,7 @@ _SOCKETS = "/ws/nodes/{node_id}/backend-logs/{model}"
 # The busiest come first, as they are tried in this order.
 _ROUTERS = (
     nodes.routes,
+    model_files.routes,
     models.load_status_routes,  # Before those for models, whose names may end in anything.
     model_edits.routes,
     model_galleries.routes,

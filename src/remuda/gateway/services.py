@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from pathlib import Path
 from typing import Annotated, cast
 
 from fastapi import Depends, Request
@@ -10,6 +11,7 @@ from pydantic import SecretStr
 
 from remuda.accounts.keys import KeyRing
 from remuda.core import limits
+from remuda.core.clock import Clock
 from remuda.core.entropy import Entropy
 from remuda.core.ids import NodeId, ReplicaKey
 from remuda.fleet.identity import NodeTokens
@@ -32,6 +34,7 @@ from remuda.scheduler.model import Replica
 from remuda.scheduler.model_edits import ModelEdits
 from remuda.scheduler.service import Models
 from remuda.wire.admin import JoinLines
+from remuda.wire.model_file_urls import FRONTEND_PATH, FileGrant, granted
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +68,19 @@ class Ops:
 
 
 @dataclass(frozen=True, slots=True)
+class GivenFiles:
+    """The folder of models of this frontend, from which workers fetch by addresses signed with `key`."""
+
+    folder: Path
+    key: str = field(repr=False)
+    clock: Clock
+
+    def granted(self, raw_path: str, query: str) -> FileGrant:
+        """Forbidden for an address that is not signed, or has expired."""
+        return granted(FRONTEND_PATH, self.key, raw_path, query, self.clock.now().timestamp())
+
+
+@dataclass(frozen=True, slots=True)
 class Serving:
     """Models: what is done to them, and what is known of their replicas."""
 
@@ -77,6 +93,7 @@ class Serving:
     load_status: Callable[[str], Awaitable[LoadStatus | None]]
     fleet_changed: Callable[[], Awaitable[None]]  # A node takes no more work, or does again.
     out_of_reach: Callable[[], Mapping[NodeId, str]]  # Nodes that requests could not reach a moment ago.
+    files: GivenFiles
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """Which files a model has: the manifest that is pinned when it is installed. Pure."""
 
 import re
+from dataclasses import dataclass
 from typing import Annotated, Final
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
@@ -137,3 +138,13 @@ def _clash(paths: list[str]) -> tuple[str, str] | None:
             if other := seen.get("/".join(parents[:depth])):
                 return other, path
     return None
+
+
+@dataclass(frozen=True, slots=True)
+class NeededFile:
+    """A file that a load needs on a node. `path` is below the folder of models."""
+
+    path: str
+    size: int
+    sha256: str = ""  # Empty: it has to be computed.
+    here: bool = True  # This machine has it, whole as far as its size tells.

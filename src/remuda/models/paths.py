@@ -48,6 +48,18 @@ def check_absolute_paths(config: ModelConfig, models_path: PurePath, *others: Pu
             )
 
 
+def named_files(config: ModelConfig) -> Iterator[str]:
+    """What may be a file or a folder that the model is loaded with; what is none does not exist. Not what the
+    backend writes."""
+    for key, path in _paths(config):
+        if path and key != "prompt_cache_path":
+            yield path
+    for option in config.options:  # Whatever its name: the contract's backends have names of their own.
+        value = option.partition(":")[2].strip()
+        if value and "\0" not in value:
+            yield value
+
+
 def _field(key: str) -> str:
     """Of a key as it is shown: options are named by what stands in them."""
     return key.partition(":")[0]

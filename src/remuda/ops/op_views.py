@@ -22,6 +22,7 @@ from remuda.ops.progress import (
 )
 from remuda.ops.steps import WAITS_TO_RETRY
 from remuda.wire.broadcasts import GalleryStatus, NodeProgress
+from remuda.wire.files import FilePhase
 from remuda.wire.operations import (
     AttemptView,
     JobView,
@@ -73,6 +74,39 @@ def operation_items(views: Iterable[View], now: datetime) -> tuple[OperationItem
     shown = ((view, summary_of(view)) for view in views)
     items = [_item(view, summary, now) for view, summary in shown if listed(summary)]
     return tuple(sorted(items, key=lambda item: (item.progress, item.id, item.jobID)))
+
+
+def staging_items(loads: Iterable[View]) -> tuple[OperationItem, ...]:
+    """Of loads, those whose model's files are on their way to a node."""
+    found = ((view.steps[0], dict(view.progress).get(view.steps[0].node)) for view in loads if view.steps)
+    return tuple(
+        _staging_item(step, progress)
+        for step, progress in found
+        if progress is not None
+        and step.state is State.RUNNING
+        and progress.attempt == step.attempt
+        and progress.phase in set(FilePhase)
+    )
+
+
+def _staging_item(step: Step, progress: Progress) -> OperationItem:
+    model = "" if step.target is None else step.target.key.model
+    done, total = progress.current_bytes, progress.total_bytes
+    return OperationItem(
+        id=f"staging:{model}",
+        fullName=model,
+        name=model,
+        jobID=f"staging:{model}",
+        progress=int(100 * done / total) if total and progress.phase == FilePhase.STAGING else 0,
+        taskType="staging",
+        isBackend=False,
+        message=progress.file_name,
+        nodeID=step.node,
+        nodeName=step.node_name,
+        phase=progress.phase,
+        currentBytes=done,
+        totalBytes=total,
+    )
 
 
 def listed(summary: Summary) -> bool:

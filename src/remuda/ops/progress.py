@@ -16,6 +16,7 @@ from remuda.core.ids import NodeId
 from remuda.ops.model import FRONTENDS, Operation, OpId, State, Step, Wish
 from remuda.ops.ports import Progress, View
 from remuda.wire.backends import InstallPhase, InstallProgress
+from remuda.wire.files import FilePhase
 from remuda.wire.sizes import parse_size
 
 _WINDOW_S: Final = 10.0
@@ -27,6 +28,8 @@ _AGE_STEP_S: Final = 5
 _LAYER: Final = re.compile(r"Downloading (\d{1,6})/\d{1,6} ")
 # LocalAI's workers tell the bytes of a pull and those of unpacking, not how the two add up.
 _PULL_SHARE: Final = 0.5
+_PARTS: Final[Mapping[str, int]] = {FilePhase.HASHING: 0, FilePhase.STAGING: 1}  # Of a load, in order.
+_LAST_PART: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +73,18 @@ class LiveProgress:
 
 def fold(live: LiveProgress, event: InstallProgress, at_s: float) -> LiveProgress:
     """The state after this event; `at_s` is of a clock that never goes back."""
-    if live.ended or (event.seq and event.seq <= live.seq) or (live.seq and not event.seq):
+    if live.ended or (live.seq and not event.seq) or _is_late(live, event):
         return live
     updated = _exact(live, event) if event.seq else _pieced_together(live, event)
     return _measured(live, updated, at_s)
+
+
+def _is_late(live: LiveProgress, event: InstallProgress) -> bool:
+    """A load is told of by several requests, one after another, each of which counts for itself."""
+    before, now = _PARTS.get(live.phase, _LAST_PART), _PARTS.get(event.phase, _LAST_PART)
+    if now != before and live.seq:
+        return now < before
+    return bool(event.seq) and event.seq <= live.seq
 
 
 def aged(live: LiveProgress, now_s: float) -> LiveProgress:

@@ -173,8 +173,12 @@ class ProgressBoard:
         if known.attempt == attempt:
             self._set((op, node), fold(known, event, at_s))
 
+    def tell(self, step: Step, event: InstallProgress) -> None:
+        """Of an attempt that is carried out here."""
+        self.hear((step.op, step.node, step.attempt), event, self._clock.monotonic())
+
     def moved(self, step: Step) -> float:
-        """How far its bytes are: it only matters whether this grows."""
+        """How far its bytes are: it only matters whether this changes."""
         live = self._live.get(step.key)
         return 0.0 if live is None else live.current_bytes + (live.fraction or 0.0)
 

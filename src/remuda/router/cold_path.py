@@ -3,6 +3,7 @@ called unknown, the store is looked at once more: the model may have been added 
 ago. That is off the path of models that are known, and however many ask, few look.
 """
 
+import re
 from collections.abc import Awaitable, Callable
 from typing import Final
 
@@ -29,6 +30,7 @@ from remuda.router.suspects import Suspects
 from remuda.router.table import Route
 from remuda.scheduler.demand import Answer, Demand, Failed, Found, GivenUp, NoRoomYet, StillLooking, UnderWay
 from remuda.scheduler.model import REASONS_MAX, Replica, ReplicaState, Unplaceable
+from remuda.wire.files import FilePhase
 
 _LOOK_S: Final = 1.0
 _REMOVED_S: Final = 2.0  # For the store to say whether a node is still there.
@@ -168,6 +170,7 @@ def _nowhere(model: str, refused: Unplaceable) -> NoCapacity:
     return kind(f"no node can take {model}: {'; '.join(reasons)}", details=reasons)
 
 
+_FILE_NUMBER: Final = re.compile(r" (\d{1,6})/(\d{1,6}) ")
 _INSTALL_SHARE = 80.0  # Of the whole, where the backend has to be brought first.
 
 
@@ -183,6 +186,8 @@ def status_of(replica: Replica, view: View | None) -> LoadStatus:
     progress = next((one for _, one in view.progress if one.attempt == step.attempt), Progress(step.attempt))
     if replica.state is ReplicaState.LOADING:
         return LoadStatus(model, "loading", step.node_name, _INSTALL_SHARE)
+    if progress.phase in set(FilePhase):
+        return _staging_status(model, step.node_name, progress)
     return LoadStatus(
         model,
         "installing",
@@ -192,6 +197,23 @@ def status_of(replica: Replica, view: View | None) -> LoadStatus:
         total_bytes=progress.total_bytes,
         file_index=1 if progress.total_bytes else 0,
         total_files=1 if progress.total_bytes else 0,
+    )
+
+
+def _staging_status(model: str, node: str, progress: Progress) -> LoadStatus:
+    """Bytes are of all files together, and of those that are to be copied."""
+    done, total = progress.current_bytes, progress.total_bytes
+    number = _FILE_NUMBER.search(progress.file_name)
+    staging = progress.phase == FilePhase.STAGING
+    return LoadStatus(
+        model,
+        "staging",
+        node,
+        progress=round(100 * done / total, 1) if total and staging else 0.0,
+        bytes_sent=done if staging else 0,
+        total_bytes=total,
+        file_index=int(number[1]) if number else 1,
+        total_files=int(number[2]) if number else 1,
     )
 
 

@@ -21,9 +21,11 @@ from remuda.core.hints import pasted
 from remuda.core.os_errors import os_reason
 from remuda.models.config import ModelConfig
 from remuda.models.facts import ModelFacts, folder_facts, gguf_facts
+from remuda.models.files import NeededFile
 from remuda.models.gguf import CutOff, GgufHeader
 from remuda.models.memory import effective_context, memory_need
 from remuda.models.model_folder import folder_stamp, is_model_folder
+from remuda.models.needed_files import needed_files
 from remuda.models.paths import check_absolute_paths
 from remuda.models.reading import check_new_name, located, read_model
 from remuda.scheduler.model import ADDED, Need, StoredModel, file_origin
@@ -140,6 +142,11 @@ class ModelCatalogue:
         """What this machine has of a model that need not be configured yet."""
         weights, _ = await run_sync(self._weights, config, {})
         return weights
+
+    async def files(self, model: Catalogued) -> tuple[NeededFile, ...]:
+        """What a load of it needs on a node; empty where that is not known here."""
+        manifest = model.stored.manifest
+        return await run_sync(needed_files, self._models_path, model.config, manifest)
 
     def _read(self, stored: Sequence[StoredModel]) -> Mapping[str, Catalogued]:
         known: dict[str, Catalogued] = {}

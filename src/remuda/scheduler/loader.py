@@ -38,6 +38,7 @@ from remuda.scheduler.ports import (
     WorkerCommands,
     WorkerHttp,
 )
+from remuda.scheduler.stager import Stager
 from remuda.scheduler.unloader import Unloader
 from remuda.scheduler.worker_calls import Installing, stop_given_up, stop_process, until_vanished
 from remuda.wire.backends import BackendInstall, BackendInstallReply
@@ -79,6 +80,7 @@ class LoaderDeps:
     tokens: NodeTokens
     shared: bool = False
     limits: LoadLimits = LoadLimits()
+    stager: Stager | None = None  # None: every node has the files it needs.
 
 
 class Loader:
@@ -179,7 +181,7 @@ class _Load:
         while True:
             await anyio.sleep(_LOOK_S)
             moved = self._deps.progress.moved(self._step)
-            if moved > last:
+            if moved != last:  # What a part of a load counts begins at nothing.
                 last = moved
                 scope.deadline = pushed(anyio.current_time(), scope.deadline, began_s)
 
@@ -207,6 +209,8 @@ class _Load:
                 await stop_process(self._deps.worker, self.replica)
             self._check_paths(await self._standing())
             await self._room()
+            if self._deps.stager is not None and not self._deps.shared:
+                await self._deps.stager.stage(self._step, self._model, self._installing)
             standing = await self._standing()
             reply = await self._process(standing)
             await self._write(_running(self.replica, reply, standing))

@@ -175,6 +175,9 @@ class NodeOffer:
     files_told: FilesTold = FilesTold.ALL
     models_path: str = ""  # Its models folder; empty: not known.
     cut_off: CutOffFile | None = None  # A part of the file is there, but not to its end.
+    copied_bytes: int = 0  # Files of the model that would be copied there first,
+    copied_from: str = ""  # and from whom; empty: none would be.
+    differs: str = ""  # Why a file there cannot be the model's.
     labels: Mapping[str, str] = field(default_factory=dict)
     slots: int = 1  # Replicas it may hold.
     slots_raised_by: str = "--max-replicas-per-model on its worker"
@@ -195,6 +198,7 @@ class Placed:
     node: NodeId
     in_vram: bool
     evict: tuple[ReplicaKey, ...] = ()  # These go first.
+    copied: str = ""  # What is copied there first, and from whom; empty: nothing.
 
 
 @dataclass(frozen=True, slots=True)

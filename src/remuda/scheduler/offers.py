@@ -22,11 +22,13 @@ from remuda.fleet.model import Node, Resources, node_vram_ceiling
 from remuda.fleet.verdicts import ObservedNode, installed, is_localai, why_no_replicas, why_no_target
 from remuda.gallery.model import GalleryEntry, Reading, galleries_to_json
 from remuda.gallery.resolve import preferred_tokens, uses_gpu
+from remuda.models.files import NeededFile
 from remuda.models.gguf import parts_of
 from remuda.ops.model import Kind, OpId, RollOut, Source, State
 from remuda.ops.selection import Selection, installed_under
 from remuda.ops.targets import Draft, PlanningContext, WantedOperation, builds_of, machine_of, proposal
 from remuda.scheduler.model import FilesTold, Need, NodeOffer, Replica, Replicas, ReplicaState, Resident
+from remuda.scheduler.staging import NOTHING_TO_COPY, copy_plan
 from remuda.wire.nodes import CutOffFile, InstalledArtifact
 
 _NOBODYS = OpId("nobodys")
@@ -140,6 +142,7 @@ class PlacementFacts:
     shared: bool = False  # All nodes have one folder of models.
     checks_disk: bool = True
     frontend: str = ""  # Who would have to reach the node: this one.
+    files: Sequence[NeededFile] = ()  # Of the model, where they are known.
 
 
 def offers(need: Need, fleet: PlacementFacts) -> list[NodeOffer]:
@@ -157,6 +160,7 @@ def _offer(need: Need, view: ObservedNode, rows: Sequence[Replica], fleet: Place
     unreached = view.standing.unreached.get(fleet.frontend, "")
     vram_free, ram_free = _free(node, ceiling, rows)
     leaving = sum(_leaves(row) and row.key.model == need.model for row in rows)
+    copy = None if fleet.shared else copy_plan(fleet.files, view, fleet.nodes)
     return NodeOffer(
         node=node.id,
         name=node.name,
@@ -169,7 +173,10 @@ def _offer(need: Need, view: ObservedNode, rows: Sequence[Replica], fleet: Place
         unreached=bool(unreached),
         passing=_passing(view.standing, unreached=bool(unreached)),
         has_backend=any(need.backend in (one.name, one.alias) for one in installed(view) or ()),
-        has_file=fleet.shared or has_file(view, need.file),
+        has_file=fleet.shared or (has_file(view, need.file) if copy is None else copy == NOTHING_TO_COPY),
+        copied_bytes=0 if copy is None else copy.size_bytes,
+        copied_from="" if copy is None else copy.source,
+        differs="" if copy is None else copy.differs,
         files_told=_files_told(view),
         models_path="" if view.report is None else view.report.models_path,
         cut_off=_cut_off(view, need.file),

@@ -1,10 +1,10 @@
 """Chooses the node for a new replica and what is evicted for it, or says for every node why not. Pure.
 
 Of the nodes that fit, those that answer when dialled come before those that do not, and then those known to
-have the model's file before those that may have it. Among them one that nothing has to leave comes first,
-then one that has the backend, then one with a GPU, then the least busy, and then the one with most room
-left: models spread over the machines, and an estimate that was too small hurts fewer neighbours. Big rooms
-need not be saved: what is idle can leave them.
+have the model's files before those that they are copied to, and these before those that may have them. Among
+them one that nothing has to leave comes first, then one that has the backend, then one with a GPU, then the
+least busy, and then the one with most room left: models spread over the machines, and an estimate that was
+too small hurts fewer neighbours. Big rooms need not be saved: what is idle can leave them.
 """
 
 import shlex
@@ -17,6 +17,7 @@ from remuda.scheduler.model import FilesTold, Need, NodeOffer, Placed, Resident,
 from remuda.wire.nodes import CutOffFile
 
 _INSTALL_DISK_BYTES: Final = 2 << 30  # For a backend whose size is not known beforehand.
+_MARGIN_BYTES: Final = 1 << 30  # To stay free where files are copied to; workers insist on as much.
 _SOMETHING: Final = 1  # Bytes: what a need or a resident of unknown size counts as.
 
 
@@ -28,13 +29,13 @@ class _Fit:
     left_bytes: int
 
     @property
-    def rank(self) -> tuple[bool, bool, int, float, bool, bool, int, int, str]:
+    def rank(self) -> tuple[bool, int, int, float, bool, bool, int, int, str]:
         """The smallest is the best. Of evictions, those of what was used longest ago."""
         last_used = max((one.last_used.timestamp() for one in self.evict), default=0.0)
         offer = self.offer
         return (
             offer.unreached,
-            offer.may_have_file and not offer.has_file,
+            0 if offer.has_file else 1 if offer.copied_from else 2 if offer.may_have_file else 0,
             len(self.evict),
             last_used,
             not offer.has_backend,
@@ -71,7 +72,8 @@ def place(need: Need, offers: Sequence[NodeOffer]) -> Placed | Unplaceable:
     fits = [found for _, found in looked if isinstance(found, _Fit)]
     if fits:
         best = min(fits, key=lambda fit: fit.rank)
-        return Placed(best.offer.node, best.in_vram, tuple(one.key for one in best.evict))
+        evict = tuple(one.key for one in best.evict)
+        return Placed(best.offer.node, best.in_vram, evict, _copied(best.offer))
     refused = {offer.name: found for offer, found in looked if isinstance(found, _Refusal)}
     nearest_first = sorted(refused, key=lambda name: (refused[name].rank, name))
     return Unplaceable(
@@ -96,11 +98,30 @@ def _out_of_the_question(need: Need, offer: NodeOffer) -> _Refusal | None:
         return unlabelled
     if need.file and not offer.has_file and offer.cut_off is not None:
         return _incomplete(offer.cut_off)
-    if need.file and not offer.has_file and not offer.may_have_file:
+    if offer.differs and not offer.has_file:
+        return _Refusal(offer.differs, lacks=_LACKS_ROOM)
+    if need.file and not offer.has_file and not offer.may_have_file and not offer.copied_from:
         folder = f" {offer.models_path}" if offer.models_path else ""
         why = _NO_FILE[offer.files_told].format(file=need.file, folder=folder)
         return _Refusal(why, offer.files_told is FilesTold.NOT_YET, _LACKS_FILE)
-    return _no_disk(need, offer)
+    return _no_disk_for_files(offer) or _no_disk(need, offer)
+
+
+def _copied(offer: NodeOffer) -> str:
+    return f"{_size(offer.copied_bytes)} from {offer.copied_from}" if offer.copied_from else ""
+
+
+def _no_disk_for_files(offer: NodeOffer) -> _Refusal | None:
+    margin = max(offer.copied_bytes // 20, _MARGIN_BYTES)
+    if not offer.copied_from or not offer.disk_known or offer.disk_free >= offer.copied_bytes + margin:
+        return None
+    takes, free = _sizes(offer.copied_bytes + margin, offer.disk_free)
+    return _Refusal(
+        f"the model's files would be copied there from {offer.copied_from}, and need {takes} of disk, of "
+        f"which {_size(margin)} stays free; {free} free; make room there, or switch this check off with "
+        "--no-distributed-disk-headroom-check",
+        lacks=_LACKS_ROOM,
+    )
 
 
 def _no_label(need: Need, offer: NodeOffer) -> _Refusal | None:

@@ -10,7 +10,8 @@ from remuda.inference.model import ReplicaEndpoint
 from remuda.models.config import CONTEXT_FALLBACK, ModelConfig
 from remuda.ops.model import Operation, Step
 from remuda.scheduler.model import Renaming, Replica, Replicas, StoredModel
-from remuda.wire.backends import BackendInstall, BackendInstallReply, BackendListReply
+from remuda.wire.backends import BackendInstall, BackendInstallReply, BackendListReply, InstallProgress
+from remuda.wire.files import FilesFetch, FilesFetchReply
 from remuda.wire.models import ModelsRunningReply, ModelStop, ModelStopReply
 
 
@@ -107,6 +108,12 @@ class WorkerCommands(Protocol):
     async def installed(self, node: NodeId) -> BackendListReply: ...
 
 
+class FileCommands(Protocol):
+    """The same, for the files of models."""
+
+    async def fetch_files(self, node: NodeId, request: FilesFetch) -> FilesFetchReply: ...
+
+
 class ChangeEvent(Protocol):
     async def wait(self) -> None: ...
 
@@ -147,6 +154,16 @@ class LoadProgress(Protocol):
 
     def enter(self, step: Step, phase: str) -> None:
         """It has come to something that its worker does not tell of."""
+        ...
+
+
+class HashingProgress(Protocol):
+    def moved(self, step: Step) -> float:
+        """As above."""
+        ...
+
+    def tell(self, step: Step, event: InstallProgress) -> None:
+        """How far it is with what this frontend does for it."""
         ...
 
 

@@ -3,11 +3,14 @@
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+import structlog
+
 from remuda.core.clock import Clock
 from remuda.core.entropy import Entropy
 from remuda.core.ids import MachineId, NodeId, ReplicaKey
 from remuda.fleet.verdicts import ObservedNode
 from remuda.gallery.model import Reading
+from remuda.models.files import NeededFile
 from remuda.ops.model import OpId, ReplicaTarget, Source, UnloadCause, UnloadReason
 from remuda.scheduler.catalogue import Catalogued, ModelCatalogue
 from remuda.scheduler.demand import NOBODY
@@ -25,6 +28,8 @@ from remuda.scheduler.model import (
 from remuda.scheduler.offers import NOWHERE, PlacementFacts, Supply, offers, supplies
 from remuda.scheduler.placement import place
 from remuda.scheduler.ports import OpSignal, ReplicaStore, RoutingTable
+
+log = structlog.get_logger(__name__)
 
 Supplies = Mapping[NodeId, Supply]
 ReadFleet = Callable[[], Awaitable[tuple[Sequence[ObservedNode], Sequence[Reading]]]]
@@ -82,6 +87,8 @@ class ReplicaPlacer:
             self._table.rows_changed()
             self._signal.notify()
         if claimed is not None:
+            if placed.copied:
+                log.info("model_files_will_be_copied", replica=str(claimed.key), files=placed.copied)
             why = UnloadReason(UnloadCause.MAKES_ROOM, for_replica=claimed.key)
             for row in survey.seen.rows:
                 if row.key in placed.evict:
@@ -98,7 +105,8 @@ class ReplicaPlacer:
         nodes, readings = await self._by.read_fleet()
         need = model.need(_size_elsewhere(nodes, model))
         supply = supplies(need.backend, nodes, readings)
-        placed = place(need, self._offers(need, model, nodes, seen, supply, avoid))
+        files = () if self._by.shared else await self._catalogue.files(model)
+        placed = place(need, self._offers(need, model, nodes, seen, supply, avoid, files))
         if isinstance(placed, Unplaceable) and supply and not any(one.known for one in supply.values()):
             placed = replace(placed, backend_unknown=True)
         return _Survey(need, nodes, seen, supply, placed)
@@ -111,6 +119,7 @@ class ReplicaPlacer:
         seen: Replicas,
         supply: Supplies,
         avoid: Mapping[NodeId, str],
+        files: Sequence[NeededFile],
     ) -> list[NodeOffer]:
         def unfit(node: NodeId) -> str:
             return avoid.get(node) or supply.get(node, NOWHERE).why_not
@@ -121,7 +130,7 @@ class ReplicaPlacer:
         pinned = {one.config.id for one in self._catalogue.models.values() if one.config.pinned}
         by = self._by
         fleet = PlacementFacts(
-            nodes, seen, by.in_flight, pinned, unfit, by.shared, by.checks_disk, by.frontend
+            nodes, seen, by.in_flight, pinned, unfit, by.shared, by.checks_disk, by.frontend, files
         )
         here = {view.standing.node.id for view in nodes if view.standing.node.machine_id in self._by.here}
         return [
@@ -131,6 +140,7 @@ class ReplicaPlacer:
                 on_cpu=supply.get(offer.node, NOWHERE).on_cpu,
                 builtin=supply.get(offer.node, NOWHERE).builtin,
                 has_file=offer.has_file or (model.here and offer.node in here),
+                copied_from="" if model.here and offer.node in here else offer.copied_from,
                 # Bytes that are here would have to be sent there; of others only the node can know.
                 may_have_file=offer.files_told is FilesTold.NEVER and not model.here,
                 passing=offer.passing or (offer.unfit == unfit(offer.node) and passing(offer.node)),

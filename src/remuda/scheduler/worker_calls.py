@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import Enum, auto
+from functools import partial
 from typing import Final, TypeVar
 
 import anyio
@@ -37,12 +38,14 @@ from remuda.wire.backends import (
     InstalledBackend,
 )
 from remuda.wire.codec import decode, encode
+from remuda.wire.files import FilesFetch, FilesFetchReply
 from remuda.wire.models import ModelsRunning, ModelsRunningReply, ModelStop, ModelStopReply, RunningModel
 from remuda.wire.nodes import Report
 
 log = structlog.get_logger(__name__)
 
 M = TypeVar("M", bound=BaseModel)
+R = TypeVar("R", bound=BaseModel)
 
 _INSTALL_MOST: Final = timedelta(seconds=limits.LOAD_WHOLE_S)
 _STOP: Final = timedelta(seconds=30)
@@ -70,6 +73,9 @@ class BusWorker:
 
     async def installed(self, node: NodeId) -> BackendListReply:
         return await self._ask(subjects.backend_list(node), BackendList(), _INSTALLED, BackendListReply)
+
+    async def fetch_files(self, node: NodeId, request: FilesFetch) -> FilesFetchReply:
+        return await self._ask(subjects.files_fetch(node), request, _INSTALL_MOST, FilesFetchReply)
 
     async def _ask(self, subject: str, request: BaseModel, limit: timedelta, reply: type[M]) -> M:
         return decode(reply, await self._bus.request(subject, encode(request), limit))
@@ -209,24 +215,27 @@ class Installing:
         self._progress = progress
 
     async def ask(self, request: BackendInstall, standing: Standing) -> BackendInstallReply:
+        return await self.until_answered(partial(self._worker.install, self._step.node, request), standing)
+
+    async def until_answered(self, send: Callable[[], Awaitable[R]], standing: Standing) -> R:
         """The worker's answer, which is asked for again when it was lost. NodeUnreachable when the worker
         answers, but knows nothing of this. `standing` is the node's before it is asked."""
         while True:
-            ended = await self._answer_or_verdict(request, standing)
+            ended = await self._answer_or_verdict(send, standing)
             match ended:
-                case BackendInstallReply():
-                    return ended
                 case RemudaError():
                     raise ended
                 case AnswerVerdict.LOST:
                     raise NodeUnreachable(f"the worker on {self._step.node_name} has lost this load")
-                case _:
+                case AnswerVerdict():
                     log.warning("install_asked_again", op=self._step.op, node=self._step.node_name)
+                case _:
+                    return ended
 
     async def _answer_or_verdict(
-        self, request: BackendInstall, standing: Standing
-    ) -> BackendInstallReply | RemudaError | AnswerVerdict:
-        answer: BackendInstallReply | RemudaError | None = None
+        self, send: Callable[[], Awaitable[R]], standing: Standing
+    ) -> R | RemudaError | AnswerVerdict:
+        answer: R | RemudaError | None = None
         verdict = AnswerVerdict.WAIT
 
         async def watch() -> None:
@@ -237,7 +246,7 @@ class Installing:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(watch)
             try:
-                answer = await self._worker.install(self._step.node, request)
+                answer = await send()
             except RemudaError as error:
                 answer = error
             tasks.cancel_scope.cancel()

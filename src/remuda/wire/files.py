@@ -1,8 +1,11 @@
 """Files between a worker and the shared storage. A reply holds its result or an error, not both."""
 
+from enum import StrEnum
 from typing import Annotated
 
-from remuda.wire.codec import OMIT_EMPTY, OMIT_NONE, Many, Message, OptionalMessage
+from pydantic import Field
+
+from remuda.wire.codec import OMIT_EMPTY, OMIT_NONE, Count, Many, Message, OptionalMessage, Uint64
 
 
 class FilesEnsure(Message):
@@ -54,3 +57,39 @@ class FilesListdirReply(Message):
 
     files: Annotated[Many[str] | None, OMIT_NONE] = None
     error: Annotated[str, OMIT_EMPTY] = ""
+
+
+class FilePhase(StrEnum):
+    """How far a load is with the files of its model, before its backend is looked at, in the words of the
+    progress events of installs. Ours."""
+
+    HASHING = "hashing"
+    STAGING = "staging"
+
+
+class WantedFile(Message):
+    """A file that a model has: where it belongs in the folder of models, and who has it."""
+
+    path: str
+    size: Uint64 = 0
+    sha256: str = ""
+    sources: Annotated[Many[str], Field(repr=False)] = ()
+    """URLs, the best first; they are signed. One that begins with a slash is at the frontend that the worker
+    has registered with: by which address it reaches that, only the worker knows."""
+
+
+class FilesFetch(Message):
+    """Frontend to worker, ours: have exactly these files in the folder of models. Safe to repeat."""
+
+    model: str = ""
+    op_id: Annotated[str, OMIT_EMPTY] = ""
+    attempt: Annotated[Count, OMIT_EMPTY] = 0
+    files: Many[WantedFile] = ()
+
+
+class FilesFetchReply(Message):
+    """Worker to frontend: they are there, whole and verified; or the failure."""
+
+    success: bool = False
+    error: Annotated[str, OMIT_EMPTY] = ""
+    code: Annotated[str, OMIT_EMPTY] = ""  # Of the error, as the list of error codes has it.

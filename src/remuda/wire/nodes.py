@@ -287,6 +287,7 @@ class Report(Message):
     model_files: Annotated[Many[ModelFile], OMIT_EMPTY] = ()
     model_files_more: Annotated[bool, OMIT_EMPTY] = False  # There are others, too many to tell.
     model_files_cut_off: Annotated[Many[CutOffFile], OMIT_EMPTY] = ()  # Not usable, and not among the others.
+    fetches_files: Annotated[bool, OMIT_EMPTY] = False  # It listens to `files.fetch`.
 
 
 class Heartbeat(OptionalMessage):

@@ -136,6 +136,7 @@ class OperationItem(Message):
     cancellable: bool = False
     message: str = ""
     nodeID: Annotated[str, OMIT_EMPTY] = ""
+    nodeName: Annotated[str, OMIT_EMPTY] = ""  # Of the files of a model that are on their way to a node.
     phase: Annotated[str, OMIT_EMPTY] = ""
     currentBytes: Annotated[Int64, OMIT_EMPTY] = 0
     totalBytes: Annotated[Int64, OMIT_EMPTY] = 0

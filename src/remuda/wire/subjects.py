@@ -107,6 +107,12 @@ def files_listdir(node: NodeId) -> str:
     return _node(node, "files.listdir")
 
 
+def files_fetch(node: NodeId) -> str:
+    """Have a model's files in the folder of models: the worker fetches what it lacks from whoever has it.
+    Ours: LocalAI's workers do not listen, nor do older ones of ours."""
+    return _node(node, "files.fetch")
+
+
 def files_all(node: NodeId) -> str:
     """All file subjects of one node."""
     return _node(node, "files.>")

@@ -19,6 +19,7 @@ from remuda.core.ids import BootId, MachineId, NodeId
 from remuda.gallery.model import Gallery, MachineProfile
 from remuda.gallery.sources import Sources
 from remuda.host.process_family import Reaper, adopt_orphans, reap_orphans
+from remuda.oci.client import RegistryClient
 from remuda.wire.nodes import Report
 from remuda.wire.process_keys import ProcessKey
 from remuda.worker.addresses import Advertised
@@ -38,6 +39,8 @@ from remuda.worker.processes.logs import ProcessLogs
 from remuda.worker.processes.machine import LocalMachine
 from remuda.worker.processes.model import USUAL, BackendTimeouts, PortBook, ProcessPhase, Protocol
 from remuda.worker.processes.supervisor import Supervisor, end_survivors
+from remuda.worker.staging.fetching import ModelFetcher
+from remuda.worker.staging.giving import GivingPages
 
 log = structlog.get_logger(__name__)
 
@@ -62,6 +65,14 @@ class RuntimeSettings:
     timeouts: BackendTimeouts = USUAL
 
 
+@dataclass(frozen=True, slots=True)
+class FetchAccess:
+    """How model files are fetched: by `client`, from the frontend at this URL and from other workers."""
+
+    client: RegistryClient
+    frontend_url: str
+
+
 class BackendRuntime:
     """`run` it once; its commands are heard by the worker's line, and `account` goes into its reports."""
 
@@ -79,6 +90,7 @@ class BackendRuntime:
         clock: Clock,
         entropy: Entropy,
         storage: SharedStorage | None = None,
+        fetches: FetchAccess | None = None,
     ) -> None:
         self._settings = settings
         self._depot = depot
@@ -99,6 +111,12 @@ class BackendRuntime:
         environ = scrubbed(settings.environ, settings.secrets, settings.backend_env)
         starting = Starting(environ, settings.tokens, settings.bind, settings.timeouts.start)
         self._files = FileService(settings.models, clock=clock, entropy=entropy, storage=storage)
+        fetcher = None
+        if fetches is not None:
+            fetcher = ModelFetcher(
+                settings.models, fetches.client, self._files.hashes, fetches.frontend_url, clock
+            )
+        self._giving = GivingPages(settings.models, lambda: settings.tokens.http, clock)
         self._commands = Commands(
             depot,
             self._supervisor,
@@ -111,6 +129,7 @@ class BackendRuntime:
             changed=changed,
             deliver=deliver,
             more=self._files.commands,
+            fetcher=fetcher,
         )
 
     def handlers(self, node: NodeId, publish: Publish) -> Mapping[str, Hear]:
@@ -128,7 +147,15 @@ class BackendRuntime:
         """What the worker answers over HTTP."""
         guard = TokenGuard(self._settings.tokens, open_without_token=self._settings.open_without_token)
         async with open_door(self._port_of) as door:
-            yield application(why_unready, guard, self._logs, door, self._commands.running, self._files.pages)
+            yield application(
+                why_unready,
+                guard,
+                self._logs,
+                door,
+                self._commands.running,
+                self._files.pages,
+                self._giving,
+            )
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Started means that commands are taken. Cancelled, it ends every process; `close` is kinder."""

@@ -189,6 +189,8 @@ def _key_for(path: str) -> set[str]:
         return {"registrationToken"}
     if path.startswith("/v1/") or path in LOOKED_AT_WITH_ANY_KEY:
         return {"inferenceKey"}
+    if path.startswith("/api/model-files/"):  # The address is signed.
+        return set()
     return {"adminKey"} if path.startswith(("/api/", "/backend")) or path == "/metrics" else set()
 
 

@@ -72,6 +72,7 @@ SERVING = Serving(  # Only what a view asks for.
     load_status=_nothing,
     fleet_changed=lambda: _nothing(None),
     out_of_reach=dict,
+    files=None,  # type: ignore[arg-type]
 )
 
 

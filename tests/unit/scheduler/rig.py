@@ -16,9 +16,11 @@ from remuda.fleet.node_views import ObservedNodes
 from remuda.fleet.verdicts import ObservedNode
 from remuda.inference.model import ReplicaEndpoint
 from remuda.models.config import ModelConfig
+from remuda.models.files import NeededFile
+from remuda.models.needed_files import needed_files
 from remuda.models.reading import read_model
 from remuda.ops.model import OpId, ReplicaTarget, Source, State, Step
-from remuda.scheduler.catalogue import ModelCatalogue, Weights
+from remuda.scheduler.catalogue import Catalogued, ModelCatalogue, Weights
 from remuda.scheduler.load_ops import load_operation
 from remuda.scheduler.loader import Loader, LoaderDeps, LoadLimits
 from remuda.scheduler.model import Replica, ReplicaState, StoredModel
@@ -53,6 +55,9 @@ class InlineCatalogue(ModelCatalogue):
 
     async def weights(self, config: ModelConfig) -> Weights:
         return self._weights(config, {})[0]
+
+    async def files(self, model: Catalogued) -> tuple[NeededFile, ...]:
+        return needed_files(self._models_path, model.config, model.stored.manifest)
 
 
 @dataclass

@@ -180,7 +180,7 @@ async def test_model_that_the_backend_finds_by_itself_needs_no_file(rig: Rig) ->
 
 def test_catalogue_of_these_tests_differs_only_in_where_it_reads() -> None:
     own = {name for name in vars(InlineCatalogue) if not name.startswith("__")}
-    assert own == {"refresh", "weights"}
+    assert own == {"refresh", "weights", "files"}
     assert issubclass(InlineCatalogue, ModelCatalogue)
 
 

@@ -81,6 +81,7 @@ def job(accepted: Accepted, message: str, *, uuid: bool = False, status: bool = 
 
 
 _SHOWN = OF_BACKENDS | OF_MODELS
+_LOADS = frozenset({Kind.LOAD})
 _LIVE_MAX = 10_000
 _FAILED_MAX = 500
 _HISTORY_MAX = 50
@@ -90,12 +91,14 @@ routes = APIRouter(prefix="/api/operations", tags=["operations"], dependencies=[
 
 @routes.get("", responses=gives(OperationItems, 401))
 async def list_operations(svc: Svc) -> Response:
-    """What is under way, and what failed and was not dismissed; with each node's share."""
+    """What is under way, and what failed and was not dismissed; with each node's share. Also models whose
+    files are on their way to a node that is to load them."""
     operations = svc.ops.operations
     live = await operations.views(Filter(finished=False, kinds=_SHOWN, limit=_LIVE_MAX))
     failed = await operations.views(Filter(finished=True, failed=True, kinds=_SHOWN, limit=_FAILED_MAX))
     items = op_views.operation_items([*live, *failed], operations.now())
-    return answer(OperationItems(operations=items))
+    loads = await operations.views(Filter(finished=False, kinds=_LOADS, limit=_LIVE_MAX))
+    return answer(OperationItems(operations=(*items, *op_views.staging_items(loads))))
 
 
 @routes.get("/history", responses=gives(PastItems, 401))

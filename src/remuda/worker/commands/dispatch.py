@@ -37,6 +37,7 @@ from remuda.wire.backends import (
     BackendUpgradeReply,
 )
 from remuda.wire.codec import Message, decode, encode
+from remuda.wire.files import FilesFetch, FilesFetchReply
 from remuda.wire.models import (
     ModelDelete,
     ModelDeleteReply,
@@ -60,6 +61,8 @@ from remuda.worker.depot.depot import Depot
 from remuda.worker.depot.install_spec import RequestResolver
 from remuda.worker.ports import BusRequest, Hear, Publish
 from remuda.worker.processes.ports import Supervision
+from remuda.worker.staging.commands import FetchCommand
+from remuda.worker.staging.fetching import ModelFetcher
 
 log = structlog.get_logger(__name__)
 
@@ -206,8 +209,9 @@ class Commands:
         changed: Callable[[], None],
         deliver: Callable[[], Awaitable[None]],
         more: Sequence[Answering] = (),
+        fetcher: ModelFetcher | None = None,
     ) -> None:
-        """`more` are commands that are not about backends."""
+        """`more` are commands that are not about backends. Without a `fetcher` no model files are fetched."""
         orders = RequestResolver(galleries, open_galleries, machine)
         addresses = ReplicaAddresses(reached_at)
         self._outlet = Outlet()
@@ -216,7 +220,15 @@ class Commands:
         self._access = ExclusiveAccess(depot, supervision, orders.capability, changed)
         listing = ModelListing(models, changed)
         self._report = ReportBuilder(
-            depot, supervision, self._work, self._access, addresses, listing, orders.capability, changed
+            depot,
+            supervision,
+            self._work,
+            self._access,
+            addresses,
+            listing,
+            orders.capability,
+            changed,
+            fetches_files=fetcher is not None,
         )
         files_changed = self._report.files_changed
         installs = Installs(
@@ -231,25 +243,9 @@ class Commands:
         )
         depots = ListDeleteRollback(depot, self._access, self._work, orders.capability, files_changed)
         self._processes = processes = Stopping(supervision, addresses)
-        files = ModelFiles(models)
-        self._dispatcher = Dispatcher(
-            (
-                Command(subjects.backend_install, BackendInstall, installs.install, BackendInstallReply),
-                Command(subjects.backend_upgrade, BackendUpgrade, installs.upgrade, BackendUpgradeReply),
-                Command(subjects.backend_cancel, BackendCancel, self._cancel, BackendCancelReply),
-                Command(subjects.backend_list, BackendList, depots.list_installed, BackendListReply),
-                Command(subjects.backend_delete, BackendDelete, depots.delete, BackendDeleteReply),
-                Command(subjects.backend_rollback, BackendRollback, depots.rollback, BackendRollbackReply),
-                Command(subjects.backend_stop, BackendStop, processes.stop_backend),
-                Command(subjects.model_stop, ModelStop, processes.stop_model, ModelStopReply),
-                Command(subjects.model_unload, ModelUnload, processes.unload, ModelUnloadReply),
-                Command(subjects.models_running, ModelsRunning, processes.running, ModelsRunningReply),
-                Command(
-                    subjects.model_delete, ModelDelete, files.delete, ModelDeleteReply, "invalid request"
-                ),
-                *more,
-            )
-        )
+        fetching = _fetching(fetcher, self._work, listing)
+        own = _answering(installs, depots, processes, ModelFiles(models), self._cancel)
+        self._dispatcher = Dispatcher((*own, *fetching, *more))
 
     @property
     def idle(self) -> bool:
@@ -281,3 +277,32 @@ class Commands:
 
     async def _cancel(self, request: BackendCancel) -> BackendCancelReply:
         return BackendCancelReply(success=True, cancelled=self._work.cancel(request.op_id))
+
+
+def _answering(
+    installs: Installs,
+    depots: ListDeleteRollback,
+    processes: Stopping,
+    files: ModelFiles,
+    cancel: Callable[[BackendCancel], Awaitable[BackendCancelReply]],
+) -> tuple[Answering, ...]:
+    return (
+        Command(subjects.backend_install, BackendInstall, installs.install, BackendInstallReply),
+        Command(subjects.backend_upgrade, BackendUpgrade, installs.upgrade, BackendUpgradeReply),
+        Command(subjects.backend_cancel, BackendCancel, cancel, BackendCancelReply),
+        Command(subjects.backend_list, BackendList, depots.list_installed, BackendListReply),
+        Command(subjects.backend_delete, BackendDelete, depots.delete, BackendDeleteReply),
+        Command(subjects.backend_rollback, BackendRollback, depots.rollback, BackendRollbackReply),
+        Command(subjects.backend_stop, BackendStop, processes.stop_backend),
+        Command(subjects.model_stop, ModelStop, processes.stop_model, ModelStopReply),
+        Command(subjects.model_unload, ModelUnload, processes.unload, ModelUnloadReply),
+        Command(subjects.models_running, ModelsRunning, processes.running, ModelsRunningReply),
+        Command(subjects.model_delete, ModelDelete, files.delete, ModelDeleteReply, "invalid request"),
+    )
+
+
+def _fetching(fetcher: ModelFetcher | None, work: WorkInHand, listing: ModelListing) -> tuple[Answering, ...]:
+    if fetcher is None:
+        return ()
+    fetches = FetchCommand(fetcher, work, listing.look)
+    return (Command(subjects.files_fetch, FilesFetch, fetches.fetch, FilesFetchReply),)

@@ -38,8 +38,11 @@ class ReportBuilder:
         models: ModelListing,
         capability: Callable[[], Awaitable[str]],
         changed: Callable[[], None],
+        *,
+        fetches_files: bool = False,
     ) -> None:
         """`changed` is called when the account has become another by what is installed."""
+        self._fetches_files = fetches_files
         self._depot = depot
         self._supervision = supervision
         self._work = work
@@ -62,6 +65,7 @@ class ReportBuilder:
             model_files=self._models.listed.files,
             model_files_more=self._models.listed.more,
             model_files_cut_off=self._models.listed.cut_off,
+            fetches_files=self._fetches_files,
         )
 
     def files_changed(self) -> None:

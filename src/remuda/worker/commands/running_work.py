@@ -1,12 +1,12 @@
-"""Running installs and upgrades: their progress, told often enough to be seen and no more, and cancelling
-one.
+"""Running installs, upgrades and fetches of model files: their progress, told often enough to be seen and no
+more, and cancelling one.
 
 The install never waits for the bus: it leaves the newest event behind, and another task sends it.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
-from typing import Literal
+from typing import Literal, Protocol
 
 import anyio
 import structlog
@@ -25,6 +25,7 @@ from remuda.wire.backends import (
     InstallProgress,
 )
 from remuda.wire.codec import encode
+from remuda.wire.files import FilesFetch
 from remuda.wire.nodes import Work
 from remuda.wire.sizes import install_size
 from remuda.worker.commands import limits
@@ -168,8 +169,18 @@ class Outlet:
             await self._publish(subjects.install_progress(self._node, event.op_id), encode(named))
 
 
-Kind = Literal["install", "upgrade", "delete", "rollback"]
-Request = BackendInstall | BackendUpgrade | BackendDelete | BackendRollback
+Kind = Literal["install", "upgrade", "delete", "rollback", "fetch"]
+Request = BackendInstall | BackendUpgrade | BackendDelete | BackendRollback | FilesFetch
+
+
+class Tally(Protocol):
+    """How far an attempt is."""
+
+    @property
+    def phase(self) -> str: ...
+
+    @property
+    def overall(self) -> float: ...
 
 
 class RunningAttempt:
@@ -181,14 +192,18 @@ class RunningAttempt:
         request: Request,
         publisher: Publisher | None,
         changed: Callable[[], None],
+        tally: Tally | None = None,
     ) -> None:
+        """Without a tally of its own it goes by the steps of an install."""
         self.op_id = request.op_id
         self.scope = anyio.CancelScope()
         self._kind = kind
         self._request = request
         self._publisher = publisher
         self._changed = changed
-        self._tally = InstallSteps(request.op_id, request.backend)
+        self._backend = "" if isinstance(request, FilesFetch) else request.backend
+        self._tally = InstallSteps(request.op_id, self._backend)
+        self._told: Tally = tally or self._tally
         self._firm = False
 
     def comes_from(self, spec: InstallSpec) -> None:
@@ -196,7 +211,7 @@ class RunningAttempt:
 
     def stepped(self, step: ProgressStep) -> None:
         phase = self._tally.phase
-        self._tell(self._tally.stepped(step))
+        self.tell(self._tally.stepped(step))
         if self._tally.phase is not phase:
             self._changed()
 
@@ -206,7 +221,7 @@ class RunningAttempt:
             self.stepped(ProgressStep(PullPhase.EXTRACTING, 100.0))
 
     def starting(self) -> None:
-        self._tell(self._tally.starting())
+        self.tell(self._tally.starting())
         self._changed()
 
     @contextmanager
@@ -229,12 +244,13 @@ class RunningAttempt:
             op_id=self.op_id,
             attempt=self._request.attempt,
             kind=self._kind,
-            phase=self._tally.phase,
-            backend=self._request.backend,
-            percentage=self._tally.overall,
+            phase=self._told.phase,
+            backend=self._backend,
+            percentage=self._told.overall,
         )
 
-    def _tell(self, event: InstallProgress) -> None:
+    def tell(self, event: InstallProgress) -> None:
+        """Of the newest only, where they come fast."""
         if self._publisher is not None:
             self._publisher.tell(event)
 
@@ -252,7 +268,7 @@ class WorkInHand:
 
     @asynccontextmanager
     async def attempting(
-        self, kind: Kind, request: Request, *, reported: bool = True
+        self, kind: Kind, request: Request, *, reported: bool = True, tally: Tally | None = None
     ) -> AsyncIterator[RunningAttempt]:
         """Listed while the block lasts. Progress goes out only if the request names an operation; then also
         the frontend is to know what is installed before the reply: a reader of the reply must find it.
@@ -262,7 +278,7 @@ class WorkInHand:
         async with AsyncExitStack() as stack:
             watched = request.op_id != ""
             publisher = await stack.enter_async_context(publishing(self._send)) if watched else None
-            attempt = RunningAttempt(kind, request, publisher, self._changed)
+            attempt = RunningAttempt(kind, request, publisher, self._changed, tally)
             stack.enter_context(self._listed(attempt))
             try:
                 with attempt.scope:

@@ -31,11 +31,11 @@ class FileService:
     ) -> None:
         """Without `storage` there are no commands on the bus, as with LocalAI's workers."""
         self._areas = FileAreas(models)
-        self._hashes = Hashes()
+        self.hashes = Hashes()
         ephemeral = EphemeralUse()
-        uploads = Uploads(self._areas, self._hashes, entropy, ephemeral)
-        self.pages = FilePages(self._areas, self._hashes, uploads, entropy)
-        objects = None if storage is None else ObjectFiles(self._areas, self._hashes, storage, clock, entropy)
+        uploads = Uploads(self._areas, self.hashes, entropy, ephemeral)
+        self.pages = FilePages(self._areas, self.hashes, uploads, entropy)
+        objects = None if storage is None else ObjectFiles(self._areas, self.hashes, storage, clock, entropy)
         self.commands: Sequence[Answering] = () if objects is None else objects.commands()
         self._sweeper = Sweeper(self._areas, clock, ephemeral)
 
@@ -49,4 +49,4 @@ class FileService:
         try:
             await self._sweeper.run()
         finally:
-            self._hashes.stop()
+            self.hashes.stop()

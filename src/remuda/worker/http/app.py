@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 
 from remuda.core.errors import NotFound, Unauthorized, Unavailable
 from remuda.wire.codec import encode
+from remuda.wire.model_file_urls import WORKER_PATH
 from remuda.wire.models import ModelsRunningReply
 from remuda.wire.process_keys import PROCESSES_PATH, RUNNING_PATH
 from remuda.worker.enrolment import OpeningTokens
@@ -87,9 +88,10 @@ def application(
     door: BackendProxy,
     running: Running,
     files: App | None = None,
+    giving: App | None = None,
 ) -> App:
     """`why_unready` says why the worker cannot receive work; empty when it can. `files` answers below
-    FILES_PATH."""
+    FILES_PATH, `giving` below that of model files, whose addresses are signed."""
     probe, list_running = probes(why_unready), running_page(running)
     # By prefix, as ids in paths contain slashes. The first that fits counts.
     pages: tuple[tuple[str, App], ...] = (
@@ -101,6 +103,9 @@ def application(
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["path"] in PROBE_PATHS:
             await probe(scope, receive, send)
+            return
+        if giving is not None and raw_path(scope).startswith(WORKER_PATH):
+            await giving(scope, receive, send)
             return
         if not guard.admits(scope):
             words = "unauthorized" if of_contract(scope) else "missing or invalid token"

@@ -1,0 +1,84 @@
+"""Answers an HTTP request with a file, or a part of it, as our servers do: without holding it in memory, and
+not for ever to a caller that takes nothing.
+"""
+
+import os
+import re
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import anyio
+from anyio.to_thread import run_sync
+
+READ_BYTES: Final = 1 << 20
+STALL_S: Final = 60.0  # A caller that does not take a byte for so long is cut off.
+
+_RANGE: Final = re.compile(r"bytes=(\d{0,18})-(\d{0,18})", re.ASCII)
+_OCTETS: Final = b"application/octet-stream"
+
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+Header = tuple[bytes, bytes]
+
+
+class ByteRange(NamedTuple):
+    """From `start` to before `end`."""
+
+    start: int
+    end: int
+
+
+def wanted_range(header: str, size: int) -> ByteRange | None:
+    """Which bytes a Range header asks for; None: there are none such. All of them where it is empty, or
+    written in a way that need not be understood."""
+    found = _RANGE.fullmatch(header.strip())
+    if found is None or not (found[1] or found[2]):
+        return ByteRange(0, size)
+    if not found[1]:
+        last = int(found[2])
+        return ByteRange(max(size - last, 0), size) if last and size else None
+    start, end = int(found[1]), int(found[2]) + 1 if found[2] else size
+    if start >= size or end <= start:
+        return None
+    return ByteRange(start, min(end, size))
+
+
+async def send_file(
+    send: Send, descriptor: int, range_header: str, more: Sequence[Header] = (), *, head: bool = False
+) -> None:
+    """200, 206 or 416, and the bytes. What stalls is left unfinished, which cuts the connection."""
+    size = os.fstat(descriptor).st_size
+    wanted = wanted_range(range_header, size)
+    headers: list[Header] = [(b"content-type", _OCTETS), (b"accept-ranges", b"bytes"), *more]
+    if wanted is None:
+        headers += [(b"content-range", b"bytes */%d" % size), (b"content-length", b"0")]
+        await _begin(send, 416, headers)
+        await send({"type": "http.response.body", "body": b""})
+        return
+    headers.append((b"content-length", b"%d" % (wanted.end - wanted.start)))
+    partial = bool(range_header) and wanted != (0, size)
+    if partial:
+        headers.append((b"content-range", b"bytes %d-%d/%d" % (wanted.start, wanted.end - 1, size)))
+    await _begin(send, 206 if partial else 200, headers)
+    if head or wanted.start == wanted.end:
+        await send({"type": "http.response.body", "body": b""})
+        return
+    await _send_bytes(send, descriptor, wanted)
+
+
+async def _begin(send: Send, status: int, headers: list[Header]) -> None:
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+
+
+async def _send_bytes(send: Send, descriptor: int, wanted: ByteRange) -> None:
+    position = wanted.start
+    with anyio.CancelScope() as stalled:
+        while position < wanted.end:
+            length = min(READ_BYTES, wanted.end - position)
+            data = await run_sync(os.pread, descriptor, length, position)
+            if not data:  # It was cut short: the answer stays unfinished.
+                return
+            position += len(data)
+            stalled.deadline = anyio.current_time() + STALL_S
+            more = position < wanted.end
+            await send({"type": "http.response.body", "body": data, "more_body": more})
+            stalled.deadline = float("inf")

@@ -1,0 +1,1 @@
+"""Model files that this worker fetches for a load, and gives to other workers."""

@@ -1,0 +1,32 @@
+"""A model whose file only the frontend has, and three workers with folders of their own."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.integration.staging.fleet import Fleet, fleet
+from tests.support.waiting import wait_until_blocking
+
+SIZE = 3 << 20
+
+
+@pytest.fixture(scope="module")
+def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    with fleet(tmp_path_factory.mktemp("three"), ("one", "two", "three")) as started:
+        yield started
+
+
+def test_file_arrives_at_one_worker_and_the_second_gets_it_from_the_first(three: Fleet) -> None:
+    content = three.put("numbers.bin", SIZE)
+    three.add("numbers", "numbers.bin")
+
+    assert three.chat("numbers") == "one two three"
+    (first,) = three.having("numbers.bin")
+    assert three.file(first, "numbers.bin").read_bytes() == content
+    assert three.sources_of(first) == ["frontend"]
+
+    three.load("numbers")
+    wait_until_blocking(lambda: len(three.loaded("numbers")) == 2, within=20, what="a second replica")
+    (second,) = set(three.having("numbers.bin")) - {first}
+    assert three.file(second, "numbers.bin").read_bytes() == content
+    assert three.sources_of(second) == [first]
