@@ -33,6 +33,7 @@ class LocalAiFiles:
     received: int = 0  # Bytes of bodies.
     # What it does wrong, each used up by one upload.
     breaks_after: list[int] = field(default_factory=list)  # Bytes, then the connection is reset.
+    redirects_to: str = ""  # All that is asked.
     forgets: bool = False  # What it took before a connection was reset.
     takes_only: list[int] = field(default_factory=list)  # Bytes, then 308.
     answers: list[int] = field(default_factory=list)  # Statuses, instead of all else.
@@ -204,6 +205,9 @@ class _Handler(BaseHTTPRequestHandler):
     def _checked(self, prefix: str = "/v1/files/") -> Path | None:
         """None: it was answered."""
         if not self._authorized():
+            return None
+        if self.files.redirects_to:
+            self._text(307, "elsewhere", {"Location": self.files.redirects_to + self.path})
             return None
         path = self.files.place(unquote(urlsplit(self.path).path).removeprefix(prefix))
         if path is None:

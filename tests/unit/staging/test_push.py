@@ -140,6 +140,18 @@ async def test_a_refusal_is_final_and_told(
     assert len([method for method, _ in peer.requests if method == "PUT"]) == 1
 
 
+async def test_a_redirect_is_not_followed(
+    peer: LocalAiFiles, pusher: FilePusher, file: LocalFile, tmp_path: Path
+) -> None:
+    """The token is for this worker."""
+    with LocalAiFiles(tmp_path / "elsewhere").serving() as elsewhere:
+        peer.redirects_to = f"http://{elsewhere.address}"
+        with pytest.raises(FileRefused, match="HTTP 307"):
+            await pusher.push(file, server_of(peer), KEY)
+
+        assert elsewhere.requests == []
+
+
 async def test_a_wrong_token_is_told(peer: LocalAiFiles, pusher: FilePusher, file: LocalFile) -> None:
     with pytest.raises(FileRefused, match="HTTP 401") as told:
         await pusher.push(file, server_of(peer, "wrong"), KEY)

@@ -43,7 +43,7 @@ class Hashes:
         self._guard = Lock()
         self._stopped = Event()
         self._reading: dict[Identity, anyio.Event] = {}
-        self._threads = anyio.CapacityLimiter(limits.HASHED_AT_ONCE_MAX)
+        self.threads = anyio.CapacityLimiter(limits.HASHED_AT_ONCE_MAX)
 
     def stop(self) -> None:
         self._stopped.set()
@@ -66,7 +66,7 @@ class Hashes:
             await other.wait()
         done = self._reading[found.identity] = anyio.Event()
         try:
-            return await run_sync(self._read, tree, parts, limiter=self._threads)
+            return await run_sync(self._read, tree, parts, limiter=self.threads)
         finally:
             del self._reading[found.identity]
             done.set()

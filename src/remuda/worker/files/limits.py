@@ -11,7 +11,7 @@ DECODINGS_MAX: Final = 4
 
 BODY_BYTES_MAX: Final = 50 << 30  # Of one request, as LocalAI's workers have it.
 FILE_BYTES_MAX: Final = 4 << 40
-UPLOADS_AT_ONCE_MAX: Final = 64
+UPLOADS_AT_ONCE_MAX: Final = 32  # Each may hold one of the 40 threads that all parts of a worker share.
 DOWNLOADS_AT_ONCE_MAX: Final = 64
 STALL_S: Final = 60.0  # A caller that neither sends nor takes a byte for so long is cut off.
 TAKEOVER_S: Final = 30.0  # For an upload to let go of a file that a newer one continues.

@@ -78,6 +78,11 @@ class PartialFile:
         os.lseek(self._descriptor, size, os.SEEK_SET)
         self.size, self._hash = size, None if size else hashlib.sha256()
 
+    @property
+    def hashed(self) -> bool:
+        """All of it was hashed as it arrived."""
+        return self._hash is not None
+
     def digest(self) -> str:
         """Of all of it, which is read again if it did not arrive in this life."""
         return self._hashes.read(self._descriptor) if self._hash is None else self._hash.hexdigest()

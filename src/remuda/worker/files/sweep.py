@@ -50,6 +50,7 @@ class Sweeper:
         now = self._clock.now().timestamp()
         sweeping = _Sweeping(now)
         for area, tree in self._areas.trees.items():
+            sweeping.begin_area()
             sweeping.folder(tree, area, ())
         self._ephemeral.bytes = sweeping.ephemeral_bytes
         return sweeping.removed
@@ -60,6 +61,9 @@ class _Sweeping:
         self.removed = 0
         self.ephemeral_bytes = 0
         self._now = now
+        self._looked_at = 0
+
+    def begin_area(self) -> None:
         self._looked_at = 0
 
     def folder(self, tree: Tree, area: Area, parts: Sequence[str]) -> None:

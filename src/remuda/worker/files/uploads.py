@@ -173,7 +173,8 @@ class Uploads:
                 partial.discard()
 
     async def _finish(self, place: FilePlace, partial: PartialFile, target: str) -> Stored:
-        digest = await run_sync(partial.digest)
+        reading = None if partial.hashed else self._hashes.threads
+        digest = await run_sync(partial.digest, limiter=reading)
         if target and digest != target:
             await run_sync(partial.discard)
             log.warning("upload_refused", file=self._areas.local_path(place), sha256=digest, expected=target)

@@ -18,6 +18,8 @@ pytestmark = pytest.mark.anyio
 PATHS = [
     "/v1/backend-logs",
     "/v1/backend-logs/x",
+    "/v1/files/models/x",
+    "/v1/files-list/models",
     "/v1/processes",
     "/v1/processes/x%230/v1/models",
     "/",
@@ -34,9 +36,8 @@ async def test_without_the_token_nothing_is_answered(tmp_path: Path, given: str 
         for path in PATHS:
             async with caller.get(path) as answer:
                 assert (answer.status, answer.headers["X-Remuda-Code"]) == (401, "unauthorized")
-                assert await refusal(answer) == (
-                    "unauthorized" if "backend-logs" in path else "missing or invalid token"
-                )
+                of_localai = path.startswith(("/v1/backend-logs", "/v1/files"))
+                assert await refusal(answer) == ("unauthorized" if of_localai else "missing or invalid token")
 
 
 async def refusal(answer: aiohttp.ClientResponse) -> str:
