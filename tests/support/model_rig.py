@@ -15,7 +15,8 @@ from remuda.core.ids import FrontendId
 from remuda.core.retry import Backoff
 from remuda.fleet.health import Standing
 from remuda.gallery.model import Reading
-from remuda.gallery.model_entries import ModelEntry, read_model_index
+from remuda.gallery.model_configs import ComposedModel, compose
+from remuda.gallery.model_entries import FoundModel, ModelEntry, read_model_index
 from remuda.gallery.sources import REMUDA_MODELS
 from remuda.hubs.hubs import HubAccess, Hubs, open_hubs
 from remuda.hubs.quantisations import NodeRoom
@@ -111,11 +112,21 @@ async def model_frontend(
     async def galleries(_: str) -> Sequence[Reading[ModelEntry]]:
         return [Reading(REMUDA_MODELS, read_model_index(gallery.encode()))] if gallery else []
 
+    async def composed(found: FoundModel, called: str) -> ComposedModel:
+        return compose(found.entry, name=called)
+
     async with ops_frontend(
         bus, database, clock, name=name, pace=QUICK, policy=SOON, frontend_work=work
     ) as ops:
         installs = ModelInstalls(
-            ops.store, store, galleries, _nobody, clock=clock, entropy=SystemEntropy(), signal=ops.signal
+            ops.store,
+            store,
+            galleries,
+            composed,
+            _nobody,
+            clock=clock,
+            entropy=SystemEntropy(),
+            signal=ops.signal,
         )
         yield ModelFrontend(ops, installs, library, store, database)
 

@@ -163,6 +163,7 @@ class ServingRig:
             self._shop.store,
             self._model_store,
             self._galleries.readings_for,
+            self._galleries.composed,
             ground.registry.standings,
             clock=parts.clock,
             entropy=parts.entropy,

@@ -5,6 +5,7 @@ from datetime import datetime
 
 from remuda.cli.model_tables import replica_state, size
 from remuda.cli.output import in_lines, one_line
+from remuda.core.hints import pasted
 from remuda.wire.model_galleries import GalleryModelView
 from remuda.wire.serving import ModelDetails, ModelFileView, ModelItem
 
@@ -43,6 +44,7 @@ def gallery_page(model: GalleryModelView) -> Iterator[str]:
     for label, value in lines:
         if value:
             yield one_line(f"{label:<{_WIDTH}} {value}")
+    yield one_line(f"{'install it':<{_WIDTH}} remuda models install {pasted(model.name)}")
     if model.config:
         yield "configuration"
         yield from (f"  {one_line(line)}" for line in model.config.splitlines())

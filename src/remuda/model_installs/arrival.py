@@ -2,7 +2,7 @@
 Reading blocks: not for an event loop.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Final
@@ -11,6 +11,7 @@ import yaml
 
 from remuda.core.errors import Invalid
 from remuda.hubs.model import ModelHints
+from remuda.model_installs.naming import folder_of
 from remuda.models.config import ModelConfig, Template
 from remuda.models.gguf import parts_of, read_header
 from remuda.models.gguf_file import describe_gguf, open_gguf
@@ -50,7 +51,13 @@ def described(
     except Invalid as error:  # In the words of those who named the model: nobody knows this folder.
         cleaned = error.message.replace(f"{folder}/", "")
         raise type(error)(cleaned, hint=error.hint) from None
-    return _overlaid(config, overlay) if overlay.strip() else config
+    return _overlaid(config, overlay, _by_short_name(name, paths)) if overlay.strip() else config
+
+
+def _by_short_name(name: str, paths: Sequence[str]) -> Mapping[str, str]:
+    """By what they are called below the model's own folder, as a gallery names them."""
+    prefix = f"{folder_of(name)}/"
+    return {path.removeprefix(prefix): path for path in paths}
 
 
 def _described(name: str, folder: Path, paths: Sequence[str], hints: ModelHints) -> ModelConfig:
@@ -127,14 +134,27 @@ def _hinted(config: ModelConfig, hints: ModelHints, *, has_template: bool) -> Mo
     return config.model_copy(update=changes)
 
 
-def _overlaid(config: ModelConfig, overlay: str) -> ModelConfig:
-    """Maps are merged key by key, anything else is replaced."""
+def _overlaid(config: ModelConfig, overlay: str, files: Mapping[str, str]) -> ModelConfig:
+    """Maps are merged key by key, anything else is replaced. Files are named by where they are."""
     base = yaml.safe_load(write_model(config))
     over = yaml.safe_load(overlay)
     if not isinstance(over, dict):
         raise Invalid("what is laid over the model's configuration must be a map of keys")
-    merged = _merged(base, {key: value for key, value in over.items() if key not in ("name",)})
+    named = _placed({key: value for key, value in over.items() if key != "name"}, files)
+    assert isinstance(named, dict), "a map stays one"
+    merged = _merged(base, named)
     return read_model(yaml.safe_dump(merged, sort_keys=False, allow_unicode=True))
+
+
+def _placed(value: object, files: Mapping[str, str]) -> object:
+    match value:
+        case dict():
+            return {key: _placed(inner, files) for key, inner in value.items()}
+        case list():
+            return [_placed(inner, files) for inner in value]
+        case str():
+            return files.get(value, value)
+    return value
 
 
 def _merged(base: dict[str, object], over: dict[str, object]) -> dict[str, object]:

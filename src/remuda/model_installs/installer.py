@@ -136,7 +136,10 @@ class _Install:
         self._reached = _Reached()
         self._fetched = []
         before = await self._known()
-        resolved = await self._deps.hub.resolve(parse_source(text), self._deps.room)
+        if self._spec.parts:
+            resolved = await self._from_parts()
+        else:
+            resolved = await self._deps.hub.resolve(parse_source(text), self._deps.room)
         files = self._pinned(resolved.files)
         await self._check_room(files)
         with ExitStack() as holds:
@@ -151,6 +154,22 @@ class _Install:
             if before is not None and self._is_there(before, manifest):
                 return DoneWithNote(ALREADY_INSTALLED)
             return await self._arrived(resolved, manifest, before)
+
+    async def _from_parts(self) -> Resolved:
+        """Each file from its own source."""
+        files: list[RemoteFile] = []
+        for part in self._spec.parts:
+            source = parse_source(part.source)
+            found = (await self._deps.hub.resolve(source, self._deps.room)).files
+            own = [one for one in found if not one.role] or found  # Without what a hub knows to belong to it.
+            if len(own) != 1:
+                raise Invalid(f"{part.source} is {len(own)} files, and one is meant, called {part.path}")
+            if part.sha256 and own[0].sha256 not in ("", part.sha256):
+                raise ContentRefused(
+                    f"{part.path} is to have the checksum {part.sha256}, not {own[0].sha256}"
+                )
+            files.append(replace(own[0], path=part.path, sha256=part.sha256 or own[0].sha256))
+        return Resolved(parse_source(self._step.source.uri), "", tuple(files))
 
     async def _known(self) -> StoredModel | None:
         """The model of this name, if it was installed before. Conflict for another one."""

@@ -15,17 +15,20 @@ from remuda.fleet.health import Standing
 from remuda.fleet.node_views import current_report
 from remuda.fleet.verdicts import is_localai
 from remuda.gallery.model import Reading
-from remuda.gallery.model_entries import FoundModel, ModelEntry, find, similar
+from remuda.gallery.model_configs import ComposedModel
+from remuda.gallery.model_entries import FoundModel, GalleryFile, ModelEntry, find, similar
 from remuda.model_installs.installer import check_replaceable
 from remuda.model_installs.naming import checked_name, default_name
 from remuda.model_installs.ports import InstalledModels
+from remuda.models.files import checked_path
 from remuda.models.reading import read_model
-from remuda.models.source_refs import HubModel, ModelSource, is_source, parse_source
+from remuda.models.source_refs import HubModel, LocalPath, ModelSource, is_source, parse_source
 from remuda.ops.model import (
     FRONTENDS,
     FRONTENDS_NAME,
     Goal,
     Kind,
+    ModelPart,
     ModelSpec,
     Operation,
     OpId,
@@ -60,14 +63,16 @@ class _Wanted:
 
 
 class ModelInstalls:
-    """`galleries` tells what can be installed, for one who looks for this name. Workers on `own_machines`,
-    and with `shared` all of them, have this frontend's folder of models."""
+    """`galleries` tells what can be installed, for one who looks for this name, and `compose` what an entry
+    amounts to. Workers on `own_machines`, and with `shared` all of them, have this frontend's folder of
+    models."""
 
     def __init__(
         self,
         operations: OpStore,
         store: InstalledModels,
         galleries: Callable[[str], Awaitable[Sequence[Reading[ModelEntry]]]],
+        compose: Callable[[FoundModel, str], Awaitable[ComposedModel]],
         standings: Callable[[], Awaitable[Sequence[Standing]]],
         *,
         clock: Clock,
@@ -80,6 +85,7 @@ class ModelInstalls:
         self._operations = operations
         self._store = store
         self._galleries = galleries
+        self._compose = compose
         self._standings = standings
         self._clock = clock
         self._entropy = entropy
@@ -133,16 +139,28 @@ class ModelInstalls:
         if found is None:
             await self._refuse_name(what, readings)
         assert found is not None, "an unknown name was refused"
-        if not found.entry.source:
-            raise Invalid(
-                f"{found.id} has no source that models can be fetched from", hint="install it by its source"
-            )
         entry = found.entry
+        if not entry.source:
+            return await self._listed(found, request)
         source = _chosen(parse_source(entry.source), entry.quantisation)
         spec = ModelSpec(
             sha256=request.sha256 or entry.sha256, mirrors=entry.mirrors, config=_config_of(found)
         )
         return _Wanted(source, checked_name(request.name or entry.name), spec)
+
+    async def _listed(self, found: FoundModel, request: InstallRequest) -> _Wanted:
+        """An entry that lists the model's files, as the contract has it."""
+        name = checked_name(request.name or found.entry.name)
+        made = await self._compose(found, name)
+        local = found.gallery.url.startswith("file:")
+        parts = tuple(_part(file, found, local=local) for file in made.files)
+        if not parts:
+            raise Invalid(
+                f"{found.id} names no files: its backend fetches them by itself",
+                hint="add it by its configuration: remuda models add FILE.yaml",
+            )
+        spec = ModelSpec(sha256=request.sha256, parts=parts, config=made.config)
+        return _Wanted(parse_source(parts[0].source), name, spec)
 
     async def _refuse_name(self, what: str, readings: Sequence[Reading[ModelEntry]]) -> None:
         near = similar(readings, what)
@@ -212,6 +230,14 @@ def _chosen(source: ModelSource, quantisation: str) -> ModelSource:
     if isinstance(source, HubModel) and quantisation and not source.path and not source.quantisation:
         return replace(source, quantisation=quantisation.upper())
     return source
+
+
+def _part(file: GalleryFile, found: FoundModel, *, local: bool) -> ModelPart:
+    """Invalid for a file of this machine that a gallery elsewhere names."""
+    source = parse_source(file.uri)
+    if isinstance(source, LocalPath) and not local:
+        raise Invalid(f"{found.id} may not name a file of this machine: {source}")
+    return ModelPart(checked_path(file.filename), str(source), file.sha256)
 
 
 def _config_of(found: FoundModel) -> str:

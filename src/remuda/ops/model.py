@@ -89,11 +89,21 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
+class ModelPart:
+    """One file of a model whose gallery lists them."""
+
+    path: str  # Below the model's folder.
+    source: str
+    sha256: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class ModelSpec:
     """What else was asked for about a model that is installed or removed."""
 
     sha256: str = ""  # Which its only file must have; empty: whatever its source says.
     mirrors: tuple[str, ...] = ()  # Sources of the same bytes, tried in this order after the first.
+    parts: tuple[ModelPart, ...] = ()  # All of its files, where they do not come from one source.
     config: str = ""  # YAML that is laid over the configuration made from its files.
     written_at: str = ""  # When the model that is removed was written: one that was added since stays.
     files: tuple[str, ...] = ()  # What is removed from nodes, below their folders of models.
