@@ -36,6 +36,7 @@ from remuda.worker.http.server import (
     Scope,
     Send,
     answer,
+    cut,
     header,
     raw_path,
     refuse,
@@ -85,7 +86,7 @@ class FilePages:
         elif method == "HEAD":
             await self._head(_place(scope), send)
         elif method == "GET":
-            await self._get(_place(scope), send)
+            await self._get(_place(scope), scope, send)
         elif method == "PUT":
             await self._put(_place(scope), scope, receive, send)
         elif method != "POST":
@@ -135,9 +136,9 @@ class FilePages:
                 words = "what arrived before belongs to a file with another hash; it was removed"
                 await answer(scope, send, 409, words)
 
-    async def _get(self, place: FilePlace, send: Send) -> None:
+    async def _get(self, place: FilePlace, scope: Scope, send: Send) -> None:
         """What is not whole is not there."""
-        with self._one_download(), anyio.CancelScope() as stalled:
+        with self._one_download():
             found = await run_sync(self._areas.find, place, self._hashes)
             if found.whole is None:
                 raise NotFound("not found")
@@ -145,18 +146,8 @@ class FilePages:
                 size = os.fstat(descriptor).st_size
                 headers = [(b"content-type", _OCTETS), (b"content-length", b"%d" % size), ROLE]
                 await send({"type": "http.response.start", "status": 200, "headers": headers})
-                position = 0
-                while True:
-                    length = min(limits.READ_BYTES, size - position)
-                    data = await run_sync(os.pread, descriptor, length, position)
-                    position += len(data)
-                    more = bool(data) and position < size
-                    # Unfinished, if it stalls: the connection is cut.
-                    stalled.deadline = anyio.current_time() + limits.STALL_S
-                    await send({"type": "http.response.body", "body": data, "more_body": more})
-                    stalled.deadline = float("inf")
-                    if not more:
-                        return
+                if not await _sent(descriptor, size, send):
+                    cut(scope)
 
     @contextmanager
     def _one_download(self) -> Iterator[None]:
@@ -180,6 +171,22 @@ class FilePages:
         except NotAFolder:
             raise NotFound("not found") from None
         await _told(scope, send, {"files": files or None})
+
+
+async def _sent(descriptor: int, size: int, send: Send) -> bool:
+    """False: the caller takes nothing any more, or the file has become shorter."""
+    position, more = 0, True
+    while more:
+        data = await run_sync(os.pread, descriptor, min(limits.READ_BYTES, size - position), position)
+        position += len(data)
+        more = position < size
+        if more and not data:
+            return False
+        with anyio.move_on_after(limits.STALL_S) as patience:
+            await send({"type": "http.response.body", "body": data, "more_body": more})
+        if patience.cancelled_caught:
+            return False
+    return True
 
 
 def _place(scope: Scope) -> FilePlace:

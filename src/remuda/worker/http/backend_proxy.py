@@ -24,7 +24,7 @@ from yarl import URL
 from remuda.core import limits
 from remuda.core.errors import BackendFailed, NotFound, Unavailable
 from remuda.wire.process_keys import PROCESSES_PATH, ProcessKey
-from remuda.worker.http.server import Header, Receive, Scope, Send, raw_path, refuse
+from remuda.worker.http.server import Header, Receive, Scope, Send, cut, raw_path, refuse
 
 log = structlog.get_logger(__name__)
 
@@ -123,7 +123,7 @@ class BackendProxy:
                 allow_redirects=False,
             ) as response:
                 begun = True
-                await _pass_on(response, send)
+                await _pass_on(response, scope, send)
         except (
             aiohttp.ClientConnectorError
         ) as error:  # It has heard nothing, so the request may go elsewhere.
@@ -157,17 +157,18 @@ async def _listen(
     scope.cancel()
 
 
-async def _pass_on(response: aiohttp.ClientResponse, send: Send) -> None:
+async def _pass_on(response: aiohttp.ClientResponse, scope: Scope, send: Send) -> None:
     headers = _without(response.raw_headers, _NOT_RETURNED)
     await send({"type": "http.response.start", "status": response.status, "headers": headers})
     async for chunk in response.content.iter_any():
         # A backend that never pauses leaves no other moment at which this can be ended.
         await checkpoint_if_cancelled()
-        with anyio.move_on_after(limits.DOOR_STALL_S) as scope:
+        with anyio.move_on_after(limits.DOOR_STALL_S) as patience:
             await send({"type": "http.response.body", "body": chunk, "more_body": True})
-        if scope.cancelled_caught:
+        if patience.cancelled_caught:
             log.warning("caller_stalled", limit_s=limits.DOOR_STALL_S)
-            return  # Unfinished, as below.
+            cut(scope)
+            return
     await send({"type": "http.response.body"})
 
 

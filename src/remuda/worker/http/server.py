@@ -30,7 +30,14 @@ TEXT = b"text/plain; charset=utf-8"
 JSON = b"application/json"
 CODE_HEADER: Final = b"x-remuda-code"  # On every refusal: the code of the error.
 ROLE: Final[Header] = (ROLE_HEADER.encode(), WORKER_ROLE.encode())
+_CUT: Final = "remuda.cut"
 _CONTRACT_PATHS: Final = ("/healthz", "/readyz", "/v1/backend-logs", "/v1/files")
+
+
+def cut(scope: Scope) -> None:
+    """Drop the connection at once, with what was written to it and not taken: closing it in order would wait
+    for a caller that takes nothing."""
+    scope[_CUT]()
 
 
 def header(scope: Scope, name: bytes) -> bytes | None:
@@ -96,6 +103,7 @@ class BoundedConnection(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         self._in_head, self._framing_bytes = True, 0
         super().on_message_begin()
+        self.scope[_CUT] = self.transport.abort  # type: ignore[typeddict-unknown-key]
 
     def on_header(self, name: bytes, value: bytes) -> None:
         super().on_header(name, value)

@@ -9,7 +9,9 @@ from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 
+import psutil
 import pytest
+from anyio.abc import SocketAttribute
 
 from remuda.core.clock import SystemClock
 from remuda.worker.files import limits
@@ -108,6 +110,27 @@ async def test_a_whole_upload_that_stalls_is_cut(server: FileServer, monkeypatch
         assert (await raw.head())[0] == 408
 
     assert server.left_over() == []
+
+
+async def test_a_reader_that_takes_nothing_is_cut(
+    server: FileServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "STALL_S", 0.05)
+    with (server.models / "big").open("wb") as file:
+        file.truncate(64 << 20)
+    async with raw_client(server.port) as raw:
+        await raw.send(
+            f"GET /v1/files/models/big HTTP/1.1\r\nHost: w\r\nAuthorization: Bearer {TOKEN}\r\n\r\n".encode()
+        )
+        own = raw.stream.extra(SocketAttribute.local_port)
+
+        await wait_until(lambda: own not in peers_of(server.port))
+
+
+def peers_of(port: int) -> set[int]:
+    """Ports of those who are connected to this one."""
+    here = psutil.Process().net_connections("tcp")
+    return {one.raddr.port for one in here if one.laddr.port == port and one.raddr}
 
 
 async def test_a_newer_upload_takes_over_from_one_that_waits(server: FileServer, tmp_path: Path) -> None:
