@@ -48,7 +48,6 @@ def edit_until_accepted(client: AdminClient, current: ModelText) -> ApiAnswer | 
             return answer
     except RemudaError as error:
         if file.exists() and str(file) not in error.hint:
-            file.write_text(text)
             hint = (
                 f"{error.hint}; what you wrote is in {file}" if error.hint else f"what you wrote is in {file}"
             )
@@ -72,7 +71,7 @@ def _theirs(answer: ApiAnswer, client: AdminClient, folder: Path) -> tuple[Model
     """Their text beside ours. Saving again is then a choice, and not an accident."""
     theirs = answer.read(ModelEditConflict).current
     path = folder / "theirs.yaml"
-    path.write_text(theirs.config)
+    path.write_bytes(theirs.config.encode())
     return (
         theirs,
         f"somebody else changed {theirs.name} meanwhile; their text is in {path}. Saving replaces it",
@@ -81,7 +80,7 @@ def _theirs(answer: ApiAnswer, client: AdminClient, folder: Path) -> tuple[Model
 
 def _edited(command: list[str], file: Path, text: str, message: str) -> str:
     head = _head(message)
-    file.write_text(head + text)
+    file.write_bytes((head + text).encode())  # Line ends stay as they are.
     try:
         done = subprocess.run([*command, str(file)], check=False)
     except OSError as error:
@@ -90,7 +89,10 @@ def _edited(command: list[str], file: Path, text: str, message: str) -> str:
         ) from None
     if done.returncode:
         raise Invalid(f"the editor {command[0]} ended with status {done.returncode}; nothing was changed")
-    lines = file.read_text().splitlines(keepends=True)
+    try:
+        lines = file.read_bytes().decode().splitlines(keepends=True)
+    except UnicodeDecodeError:
+        raise Invalid("what was written is not UTF-8 text; nothing was changed") from None
     while lines and lines[0].startswith(_MARK):
         lines.pop(0)
     return "".join(lines)

@@ -41,7 +41,8 @@ def yaml_text(file: Path) -> str:
     """Of a model's YAML file, which has been checked. Invalid, naming the file, for any other."""
     try:
         size = file.stat().st_size
-        text = file.read_text() if size <= _TEXT_BYTES_MAX else ""
+        # As bytes: line ends stay as they are. A mark of the byte order is none of the text.
+        text = file.read_bytes().decode("utf-8-sig") if size <= _TEXT_BYTES_MAX else ""
     except OSError as error:
         raise Invalid(f"{file} cannot be read: {_reason(error)}", hint=_NAME_ONE) from None
     except UnicodeDecodeError:

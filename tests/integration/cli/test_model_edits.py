@@ -146,6 +146,28 @@ def test_an_editor_that_fails_changes_nothing(frontend: LiveFrontend, model: str
     assert text_of(frontend, model) == TEXT.format(name=model)
 
 
+def test_what_an_editor_leaves_when_it_fails_is_kept(
+    frontend: LiveFrontend, model: str, tmp_path: Path
+) -> None:
+    for script in ('echo "numa: true" >> "$1"; exit 1', r'printf "numa: \377\n" >> "$1"'):
+        done = edited(frontend, model, script, tmp_path)
+        kept = re.search(r"what you wrote is in (/\S+\.yaml)", " ".join(done.stderr.split()))
+        assert (done.exit_code, kept is None) == (Exit.REJECTED, False)
+        assert kept is not None
+        assert b"numa: " in Path(kept[1]).read_bytes()
+
+
+def test_line_ends_stay_as_they_are(frontend: LiveFrontend, tmp_path: Path) -> None:
+    file, text = tmp_path / "crlf.yaml", b"name: crlf\r\nbackend: echo\r\n"
+    file.write_bytes(b"\xef\xbb\xbf" + text)
+    assert frontend.remuda("models", "import", str(file)).exit_code == 0
+
+    assert edited(frontend, "crlf", ":", tmp_path).stdout == "crlf: nothing changed\n"
+    assert frontend.remuda("models", "edit", "crlf", "--set", "backend=llama-cpp").exit_code != 0
+    assert edited(frontend, "crlf", "printf 'f16: true\\r\\n' >> \"$1\"", tmp_path).exit_code == 0
+    assert api(frontend, "GET", "models/crlf/config").json()["config"].encode() == text + b"f16: true\r\n"
+
+
 def test_keys_are_set_without_an_editor(frontend: LiveFrontend, model: str) -> None:
     done = frontend.remuda("models", "edit", model, "--set", "parameters.seed=7", "--set", "spice=null")
 

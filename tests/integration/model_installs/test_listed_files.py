@@ -1,13 +1,15 @@
-"""Entries of galleries that list a model's files, as the contract has it."""
+"""Entries of galleries that list a model's files, as the contract has it, and what becomes of the files."""
 
 import hashlib
 import struct
+from dataclasses import replace
 
 import pytest
 
 from remuda.core.errors import Invalid
 from remuda.models.reading import read_model
 from remuda.ops.model import State
+from remuda.scheduler.model import Renaming
 from tests.integration.model_installs.conftest import Make
 from tests.support.hub import HubServer
 from tests.support.models import tiny_model
@@ -80,3 +82,16 @@ async def test_what_cannot_be_fetched_is_refused_at_once(
     async with make(gallery=entries(hub)) as frontend:
         with pytest.raises(Invalid, match=said):
             await frontend.install(name)
+
+
+async def test_a_renamed_model_keeps_its_manifest_and_its_files(make: Make, hub: HubServer) -> None:
+    async with make(gallery=entries(hub)) as frontend:
+        model = await frontend.installed(await frontend.install("seeing"))
+        files = frontend.visible()
+
+        await frontend.store.rename_model(Renaming(model, replace(model, name="other")))
+        await frontend.tidy()
+
+        [renamed] = await frontend.store.models()
+        assert (renamed.name, renamed.manifest, renamed.kept_by) == ("other", model.manifest, model.kept_by)
+        assert frontend.visible() == files
