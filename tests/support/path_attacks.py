@@ -3,8 +3,13 @@
 The names of folders are those of `hostile_tree`: `secret` holds what nobody may read or write.
 """
 
+import os
+import shutil
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+
+import pytest
 
 SECRET = b"nobody may read this"
 
@@ -101,3 +106,36 @@ ATTACKS: dict[str, str] = {
 }
 # Names with these may be replaced by a file: it is the link that goes, not what it leads to.
 REPLACED = frozenset({"link to a file", "link to itself"})
+
+
+class SwapsAt:
+    """Replaces a folder by a link that leads outside, just before one of the calls that open something."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, folder: Path, outside: Path) -> None:
+        self.calls = 0
+        self.swap_before = -1
+        self._folder = folder
+        self._outside = outside
+        for name in ("open", "stat", "rename", "listdir", "mkdir", "unlink", "readlink"):
+            monkeypatch.setattr(os, name, self._counted(getattr(os, name)))
+
+    def arm(self, call: int) -> None:
+        if self._folder.is_symlink():
+            self._folder.unlink()
+        shutil.rmtree(self._folder, ignore_errors=True)
+        shutil.rmtree(self._folder.with_name("aside"), ignore_errors=True)
+        self._folder.mkdir()
+        (self._folder / "secret").write_bytes(b"harmless")
+        self.calls, self.swap_before = 0, call
+
+    def _counted(self, real: Callable[..., object]) -> Callable[..., object]:
+        def call(*args: object, **named: object) -> object:
+            if "dir_fd" in named or "src_dir_fd" in named:
+                if self.calls == self.swap_before:
+                    self.swap_before = -1
+                    self._folder.rename(self._folder.with_name("aside"))
+                    self._folder.symlink_to(self._outside)
+                self.calls += 1
+            return real(*args, **named)
+
+        return call

@@ -3,7 +3,9 @@
 
 import os
 import shutil
+import stat
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Final
@@ -12,12 +14,14 @@ import anyio
 import structlog
 from anyio.to_thread import run_sync
 
-from remuda.core.errors import Invalid, Rejected
+from remuda.core.errors import Invalid, NotFound, Rejected
 from remuda.models.gguf_file import missing_bytes
 from remuda.wire.models import ModelDelete, ModelDeleteReply
 from remuda.wire.nodes import CutOffFile, ModelFile
 from remuda.worker.commands import limits
 from remuda.worker.files.keys import Area, is_partial_of, own_metadata
+from remuda.worker.files.sidecars import file_facts
+from remuda.worker.files.tree import NotAFolder, Tree
 
 log = structlog.get_logger(__name__)
 
@@ -188,38 +192,43 @@ class ModelFiles:
 
     def _delete(self, name: str) -> None:
         """Also what was fetched from object storage for it, which lies in the cache."""
+        parts = _parts(name)
         for folder in (self._models, self._models.absolute().parent / Area.CACHE / Area.MODELS):
-            path = _place(folder, name)
+            if not folder.is_dir():
+                continue
             try:
-                if path.is_dir() and not path.is_symlink():
-                    shutil.rmtree(path)
-                    continue
-                for found in _with_companions(path):
-                    found.unlink(missing_ok=True)
+                with Tree(folder).open_folder(parts[:-1]) as parent:
+                    _remove(parent, parts[-1])
+            except (NotFound, NotAFolder):
+                continue
+            except Invalid:  # A link on the way there is followed only within the folder.
+                raise Invalid(f"model_name: {name[:100]!r} is outside the models folder") from None
             except OSError as error:
                 raise Rejected(f"the files of {name} cannot be removed: {error.strerror}") from error
 
 
-def _place(folder: Path, name: str) -> Path:
-    """Where the model would be. A link on the way there is followed only within the folder."""
+def _parts(name: str) -> tuple[str, ...]:
     parts = PurePosixPath(name).parts
     if not parts or "\0" in name or name.startswith("/") or ".." in parts:
         raise Invalid(f"model_name: {name[:100]!r} is not the name of a model")
-    root = folder.resolve()
-    parent = root.joinpath(*parts[:-1]).resolve()
-    if not parent.is_relative_to(root):
-        raise Invalid(f"model_name: {name[:100]!r} is outside the models folder")
-    return parent / parts[-1]
+    return parts
 
 
-def _with_companions(path: Path) -> list[Path]:
-    """The file and what lies beside it under the same name and a suffix, checksums and partial uploads too;
-    links themselves, not their ends."""
-    try:
-        with os.scandir(path.parent) as scanned:
-            entries = {entry.name for entry in scanned if not entry.is_dir(follow_symlinks=False)}
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-    named = {path.name, *(name for name in entries if name.startswith(f"{path.name}."))}
-    partial = {entry for entry in entries if any(is_partial_of(entry, name) for name in named)}
-    return [path.with_name(entry) for entry in (named & entries) | partial]
+def _remove(folder: int, name: str) -> None:
+    """The folder of that name; or the file, with what lies beside it under its name and a suffix, checksums
+    and partial uploads too. Links themselves go, not their ends."""
+    if _is_folder(folder, name):
+        shutil.rmtree(name, dir_fd=folder)
+        return
+    entries = set(os.listdir(folder))
+    named = {name, *(entry for entry in entries if entry.startswith(f"{name}."))}
+    partial = {entry for entry in entries if any(is_partial_of(entry, one) for one in named)}
+    for entry in (named & entries) | partial:
+        if not _is_folder(folder, entry):
+            with suppress(FileNotFoundError):
+                os.unlink(entry, dir_fd=folder)
+
+
+def _is_folder(folder: int, name: str) -> bool:
+    facts = file_facts(folder, name)
+    return facts is not None and stat.S_ISDIR(facts.st_mode)

@@ -1,13 +1,15 @@
 """model.delete: files go, and only inside the folder of models."""
 
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from remuda.core.errors import Invalid
+from remuda.core.errors import Invalid, Rejected
 from remuda.wire.models import ModelDelete, ModelDeleteReply
 from remuda.worker.commands.model_files import ModelFiles
 from remuda.worker.files.keys import partial_name
+from tests.support.path_attacks import ATTACKS, SwapsAt, hostile_tree
 
 pytestmark = pytest.mark.anyio
 
@@ -126,3 +128,34 @@ async def test_what_was_fetched_from_object_storage_for_a_model_goes_with_it(mod
 
     assert not cached.parent.exists()
     assert kept.exists()
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+async def test_no_name_of_a_model_removes_anything_outside(tmp_path: Path, attack: str) -> None:
+    tree = hostile_tree(tmp_path / "worker")
+
+    with suppress(Rejected):
+        await delete(tree.root / "models", ATTACKS[attack])
+
+    assert tree.untouched()
+
+
+async def test_a_folder_swapped_for_a_link_at_any_moment_removes_nothing_outside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree = hostile_tree(tmp_path / "worker")
+    models = tree.root / "models"
+    swaps = SwapsAt(monkeypatch, models / "m", tree.outside)
+    moment, swapped = 0, True
+    while swapped:
+        swaps.arm(moment)
+        (models / "m/folder").mkdir()
+        (models / "m/folder/secret").write_bytes(b"harmless")
+        with suppress(Rejected):
+            await delete(models, "m/folder")
+        swapped = swaps.swap_before == -1
+        moment += 1
+        assert tree.untouched()
+
+    assert moment > 2
+    assert not (models / "m/folder").exists()

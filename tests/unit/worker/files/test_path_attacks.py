@@ -2,16 +2,13 @@
 folders while a request is carried out."""
 
 import os
-import shutil
-from collections.abc import Callable
-from pathlib import Path
 from urllib.parse import quote
 
 import pytest
 
 from tests.peers.localai_file_client import Reply
 from tests.support.file_server import FileServer
-from tests.support.path_attacks import ATTACKS, REPLACED, SECRET, HostileTree, hostile_tree
+from tests.support.path_attacks import ATTACKS, REPLACED, SECRET, HostileTree, SwapsAt, hostile_tree
 from tests.support.raw_http import raw_client
 from tests.support.worker_http import TOKEN
 
@@ -99,39 +96,6 @@ async def test_pipes_and_devices_are_not_opened(server: FileServer) -> None:
     assert (await server.do(server.client.head, "models/pipe")).status == 400
     assert (await server.do(server.client.get, "models/pipe")).status == 400
     assert await server.do(server.client.list, "models/") is None
-
-
-class SwapsAt:
-    """Replaces a folder by a link that leads outside, just before one of the calls that open something."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, folder: Path, outside: Path) -> None:
-        self.calls = 0
-        self.swap_before = -1
-        self._folder = folder
-        self._outside = outside
-        for name in ("open", "stat", "rename", "listdir", "mkdir", "unlink", "readlink"):
-            monkeypatch.setattr(os, name, self._counted(getattr(os, name)))
-
-    def arm(self, call: int) -> None:
-        if self._folder.is_symlink():
-            self._folder.unlink()
-        shutil.rmtree(self._folder, ignore_errors=True)
-        shutil.rmtree(self._folder.with_name("aside"), ignore_errors=True)
-        self._folder.mkdir()
-        (self._folder / "secret").write_bytes(b"harmless")
-        self.calls, self.swap_before = 0, call
-
-    def _counted(self, real: Callable[..., object]) -> Callable[..., object]:
-        def call(*args: object, **named: object) -> object:
-            if "dir_fd" in named or "src_dir_fd" in named:
-                if self.calls == self.swap_before:
-                    self.swap_before = -1
-                    self._folder.rename(self._folder.with_name("aside"))
-                    self._folder.symlink_to(self._outside)
-                self.calls += 1
-            return real(*args, **named)
-
-        return call
 
 
 @pytest.mark.parametrize("method", ["HEAD", "GET", "PUT", "PUT range", "list"])
