@@ -32,7 +32,7 @@ def test_operations_are_listed_shown_put_away_and_kept_in_the_history(rig: Fleet
     assert rig.json("ops", "list", "--kind", "install", "--all")["operations"][0]["id"] == id
     rig.remuda("ops", "list", "--kind", "load", "--model", "echo", code=Exit.NOT_FOUND)
 
-    assert rig.remuda("ops", "dismiss", id[:8]).stdout == f"{id[:8]}: install echo: put away\n"
+    assert rig.remuda("ops", "dismiss", id[:8]).stdout == f"{id[:8]}: install echo: dismissed\n"
     assert id[:8] not in rig.remuda("ops", "list", "--backend", "echo", "--node", "up").stdout
     assert id[:8] in rig.remuda("ops", "history").stdout
     assert rig.remuda("ops", "history", "--clear").stdout == "finished operations cleared\n"
