@@ -17,8 +17,8 @@ from remuda.core.errors import NoCapacity
 from remuda.core.ids import NodeId, ReplicaKey
 from remuda.gateway.metrics import Metrics
 from remuda.gateway.openai.api import OpenAiRoutes
-from remuda.gateway.openai.client_response import Running
 from remuda.gateway.openai.request_records import InferenceFigures
+from remuda.gateway.requests_under_way import Running
 from remuda.gateway.server import serve
 from remuda.gateway.services import Access, Inference, Services
 from remuda.inference.answers import AnswerFormat, AnswerSink, ByteSink

@@ -18,8 +18,8 @@ from remuda.fleet.identity import NodeTokens
 from remuda.fleet.ports import FleetStore
 from remuda.fleet.registry import Registry
 from remuda.gallery.model_galleries import ModelGalleries
-from remuda.gateway.openai.client_response import Running
 from remuda.gateway.openai.request_records import InferenceFigures
+from remuda.gateway.requests_under_way import Running
 from remuda.gateway.services import GivenFiles, Inference, Serving
 from remuda.inference.model import ReplicaEndpoint
 from remuda.model_installs.installer import Installer, InstallerDeps

@@ -19,8 +19,8 @@ from remuda.fleet.registry import Registry
 from remuda.gallery.model_galleries import ModelGalleries
 from remuda.gateway.metrics import Metrics
 from remuda.gateway.node_logs import NodeLogs
-from remuda.gateway.openai.client_response import Running
 from remuda.gateway.openai.request_records import InferenceFigures
+from remuda.gateway.requests_under_way import Running
 from remuda.gateway.server import PEER, TrustedProxies
 from remuda.model_installs.service import ModelInstalls
 from remuda.ops.feed import Feed

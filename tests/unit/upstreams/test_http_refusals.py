@@ -1,11 +1,9 @@
 """What an HTTP server's refusals mean."""
 
-import json
-
 import pytest
 
 from remuda.inference.failures import Fault
-from remuda.upstreams.http.refusals import failure, in_openai_shape, in_words
+from remuda.upstreams.http.refusals import failure, in_words, is_openai_error
 
 _NO_MODEL = b'{"object":"error","message":"The model `x` does not exist.","code":404}'
 
@@ -68,16 +66,18 @@ def test_what_the_client_did_wrong_is_the_clients_to_know(status: int) -> None:
     assert failure(status, b"", b"{}") is None
 
 
-def test_openais_shape_is_kept_and_anything_else_is_put_into_it() -> None:
-    right = (
-        b'{"error":{"message":"too long","type":"invalid_request_error","code":"context_length_exceeded"}}'
-    )
-
-    assert in_openai_shape(400, right) == right
-    assert json.loads(in_openai_shape(400, b"bad prompt")) == {
-        "error": {"message": "bad prompt", "type": "invalid_request_error", "param": None, "code": None}
-    }
-    assert json.loads(in_openai_shape(429, b""))["error"]["type"] == "rate_limit_error"
+@pytest.mark.parametrize(
+    ("body", "relayed"),
+    [
+        (b'{"error":{"message":"too long","type":"invalid_request_error","code":"x"}}', True),
+        (b'{"error":"bad prompt"}', False),
+        (b'{"detail":"bad prompt"}', False),
+        (b"bad prompt", False),
+        (b"", False),
+    ],
+)
+def test_only_openais_errors_are_relayed(body: bytes, relayed: bool) -> None:
+    assert is_openai_error(body) is relayed
 
 
 @pytest.mark.parametrize(

@@ -19,9 +19,9 @@ from remuda.core import limits
 from remuda.core.clock import Clock
 from remuda.core.errors import Internal, RemudaError
 from remuda.core.log import masked
+from remuda.gateway.client_response import CLIENT_GONE, ClientGone, ClientResponse
 from remuda.gateway.openai.admission import Admission
 from remuda.gateway.openai.answer_sink import OpenAiSink
-from remuda.gateway.openai.client_response import CLIENT_GONE, ClientGone, ClientResponse, FrontendStopping
 from remuda.gateway.openai.incoming import (
     ASKS,
     PREFIX,
@@ -32,7 +32,9 @@ from remuda.gateway.openai.incoming import (
     parsed,
 )
 from remuda.gateway.openai.model_list import MODELS, respond
+from remuda.gateway.openai.rendering import OPENAI
 from remuda.gateway.openai.request_records import RequestLog
+from remuda.gateway.requests_under_way import FrontendStopping
 from remuda.gateway.server import line_of
 from remuda.gateway.services import Inference, Services
 from remuda.inference.large_bodies import CHEAP_BYTES_MAX, Slicer, check_json_cost
@@ -65,7 +67,7 @@ class Api:
     async def __call__(self, ask: Ask, scope: Scope, receive: Receive, send: Send) -> None:
         headers, line = dict(scope["headers"]), line_of(scope)
         response = ClientResponse(
-            ask.kind, self.request_id(headers), send, line, self._clock, expose_node=self._expose_node
+            ask.kind, self.request_id(headers), send, line, self._clock, OPENAI, expose_node=self._expose_node
         )
         self._running.began(response)
         if line is not None:

@@ -17,7 +17,6 @@ from remuda.router.loading import LoadStatus, ModelLoading
 
 _RETRY_AFTER_S: Final = 5
 _RETRY_AFTER_S_MAX: Final = 300
-RETRY_AFTER: Final = (b"retry-after", b"%d" % _RETRY_AFTER_S)
 _JSON: Final = (b"content-type", b"application/json")
 
 

@@ -17,7 +17,7 @@ from remuda.core.errors import Invalid, RequestIncomplete, TooLarge, in_field
 from remuda.core.gbnf import check_grammar
 from remuda.core.schema_shape import SchemaShape
 from remuda.core.slices import Sliced
-from remuda.gateway.openai.client_response import ClientResponse
+from remuda.gateway.client_response import ClientResponse
 from remuda.gateway.openai.errors import InvalidField, wrong_field
 from remuda.gateway.server import ClientConnection
 from remuda.inference.large_bodies import Outline, Slicer, check_json_cost, outlined

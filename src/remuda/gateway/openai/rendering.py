@@ -11,7 +11,9 @@ from typing import Final, Protocol
 
 import msgspec
 
+from remuda.core.errors import RemudaError
 from remuda.core.slices import Budget, Sliced
+from remuda.gateway.openai.errors import ErrorResponse, refusal
 from remuda.inference.answers import NOTHING, Delta, FinishReason, Score, ToolCallDelta, Usage, Vector
 from remuda.inference.model import InferenceCall
 from remuda.inference.requests import ChatRequest, CompletionRequest, EmbeddingRequest, RerankRequest
@@ -30,23 +32,34 @@ def event(data: bytes) -> bytes:
     return EVENT_START + data + EVENT_END
 
 
-def last_event(data: bytes, written: bytes) -> bytes:
-    """An event, and the end of the stream; whatever was `written` last is ended first."""
-    cut_off = written and not written.endswith(EVENT_END)
-    return (EVENT_END if cut_off else b"") + event(data) + DONE
+class OpenAiFormat:
+    """Implements gateway.client_response.ResponseFormat."""
+
+    stream_headers: Final = SSE_HEADERS
+
+    def is_stream(self, content_type: bytes) -> bool:
+        return content_type.startswith(SSE)
+
+    def error(self, error: RemudaError) -> ErrorResponse:
+        return refusal(error)
+
+    def last_event(self, body: bytes, written: bytes) -> bytes:
+        """Whatever was `written` last is ended first."""
+        cut_off = written and not written.endswith(EVENT_END)
+        return (EVENT_END if cut_off else b"") + event(body) + DONE
+
+    def node_comment(self, node_name: str) -> bytes:
+        return b": node %b\n\n" % node_name.encode()
+
+    def loading_comment(self, status: LoadStatus) -> bytes:
+        where = f" on {status.node}" if status.node else ""
+        words = f"{status.state} {status.model} {status.progress:.0f}%{where}"
+        if status.waits_for:
+            words = f"waiting for {status.model}: {status.waits_for}"
+        return f": {' '.join(words.split())}\n\n".encode()
 
 
-def node_comment(node_name: str) -> bytes:
-    """Tells whose answer it is, where the head was sent too early to say it."""
-    return b": node %b\n\n" % node_name.encode()
-
-
-def loading_comment(status: LoadStatus) -> bytes:
-    where = f" on {status.node}" if status.node else ""
-    words = f"{status.state} {status.model} {status.progress:.0f}%{where}"
-    if status.waits_for:
-        words = f"waiting for {status.model}: {status.waits_for}"
-    return f": {' '.join(words.split())}\n\n".encode()
+OPENAI: Final = OpenAiFormat()
 
 
 _encode: Final = msgspec.json.Encoder().encode

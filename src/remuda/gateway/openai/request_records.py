@@ -22,7 +22,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from remuda.core.clock import Clock
-from remuda.gateway.openai.client_response import ClientResponse
+from remuda.gateway.client_response import ClientResponse
 from remuda.router.live_table import Tables
 from remuda.router.usage import RequestLedger
 

@@ -33,13 +33,6 @@ class _Body(msgspec.Struct):
     detail: msgspec.Raw = msgspec.Raw(b"")
 
 
-class _Wrapped(msgspec.Struct):
-    message: str
-    type: str
-    param: None = None
-    code: str | None = None
-
-
 def failure(status: int, refusal: bytes, body: bytes, *, unread: bool = False) -> UpstreamFailed | None:
     """The failure that an answer with this status is; None when it is for the client as it is. `unread`: the
     backend had not read all of the request when it ended, so that it was not this request that ended it."""
@@ -93,16 +86,12 @@ def _lost_its_model(body: bytes) -> bool:
     return "model" in own and any(words in own for words in _LOST)
 
 
-def in_openai_shape(status: int, body: bytes) -> bytes:
-    """An error for the client: as it is where it has OpenAI's shape, else put into it."""
+def is_openai_error(body: bytes) -> bool:
+    """Whether clients of OpenAI's API understand it as it is."""
     try:
-        if isinstance(msgspec.json.decode(body, type=_Body).error, _Error):
-            return body
+        return isinstance(msgspec.json.decode(body, type=_Body).error, _Error)
     except (msgspec.DecodeError, RecursionError):
-        pass
-    kind = "rate_limit_error" if status == 429 else "invalid_request_error"
-    words = in_words(body) or f"the backend refused the request with HTTP status {status}"
-    return msgspec.json.encode({"error": _Wrapped(words, kind)})
+        return False
 
 
 def in_words(body: bytes) -> str:

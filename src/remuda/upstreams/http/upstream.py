@@ -43,8 +43,8 @@ from remuda.upstreams.http.refusals import (
     UNREAD_HEADER,
     expect_type,
     failure,
-    in_openai_shape,
     in_words,
+    is_openai_error,
 )
 from remuda.upstreams.http.relaying import Events, Renamer, usage_in, with_members
 
@@ -251,10 +251,11 @@ async def _refuse(answer: HttpConnection, relay: ByteSink | None, *, begun: bool
     failed = failure(answer.status, refusal, body, unread=unread)
     if failed is not None:
         raise failed
-    if relay is None or begun:
-        raise UpstreamFailed(Fault.REFUSED, in_words(body), status=answer.status)
+    if relay is None or begun or not is_openai_error(body):
+        words = in_words(body) or f"the backend refused the request with HTTP status {answer.status}"
+        raise UpstreamFailed(Fault.REFUSED, words, status=answer.status)
     await relay.begin(answer.status, JSON)
-    await relay.write(in_openai_shape(answer.status, body))
+    await relay.write(body)
 
 
 def _head(endpoint: ReplicaEndpoint, path: str) -> bytes:

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from remuda.core.slices import at_once
 from remuda.gateway.openai.rendering import (
     DONE,
+    OPENAI,
     ChatRenderer,
     CompletionRenderer,
     choice_of,
     embedding_list,
     event,
-    last_event,
     rerank_answer,
     short_floats,
 )
@@ -33,7 +33,7 @@ def test_an_event_is_one_line() -> None:
     ("written", "before"), [(b"", b""), (b"data: {}\n\n", b""), (b'data: {"half', b"\n\n")]
 )
 def test_the_last_event_ends_one_that_was_cut_off(written: bytes, before: bytes) -> None:
-    assert last_event(b"{}", written) == before + b"data: {}\n\n" + DONE
+    assert OPENAI.last_event(b"{}", written) == before + b"data: {}\n\n" + DONE
 
 
 PROBABILITIES = b'[{"token":"hi","logprob":-0.5,"top_logprobs":[{"token":"ho","logprob":-1}]}]'

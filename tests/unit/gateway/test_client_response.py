@@ -7,8 +7,9 @@ import anyio
 import pytest
 
 from remuda.core.clock import SystemClock
-from remuda.gateway.openai import client_response as module
-from remuda.gateway.openai.client_response import ClientGone, ClientResponse
+from remuda.gateway import client_response as module
+from remuda.gateway.client_response import ClientGone, ClientResponse
+from remuda.gateway.openai.rendering import OPENAI
 from remuda.gateway.server import Headers
 from remuda.inference.model import RequestKind
 
@@ -40,7 +41,7 @@ class Line:
 
 
 def on(line: Line) -> ClientResponse:
-    return ClientResponse(RequestKind.CHAT, "id", line.send, line, SystemClock(), expose_node=False)
+    return ClientResponse(RequestKind.CHAT, "id", line.send, line, SystemClock(), OPENAI, expose_node=False)
 
 
 async def test_a_reader_that_takes_nothing_for_long_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:

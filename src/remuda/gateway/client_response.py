@@ -1,26 +1,16 @@
-"""The response to one request on the client's connection: held back while the answer may still become
-another one, and ended properly whatever happens, also when the frontend stops.
+"""The response to one request on the client's connection, in whichever API it was asked: held back while the
+answer may still become another one, and ended properly whatever happens.
 """
 
 import asyncio
-from typing import Final
+from typing import Final, Protocol
 
 import anyio
 import structlog
 from starlette.types import Send
 
 from remuda.core.clock import Clock
-from remuda.core.errors import RemudaError, Unavailable
-from remuda.gateway.openai.errors import RETRY_AFTER, refusal
-from remuda.gateway.openai.rendering import (
-    DONE,
-    SSE,
-    SSE_HEADERS,
-    event,
-    last_event,
-    loading_comment,
-    node_comment,
-)
+from remuda.core.errors import RemudaError
 from remuda.gateway.server import ClientConnection, Headers
 from remuda.inference.failures import Fault, UpstreamFailed
 from remuda.inference.model import CallTally, RequestKind
@@ -33,10 +23,48 @@ _HELD_BYTES_MAX: Final = 256 << 10  # Of an answer that is not a stream; what is
 _STALL_S: Final = 120.0  # A client that takes nothing for so long holds up a replica for nothing.
 _SILENCE_S: Final = 2.0  # A failure that comes sooner keeps its status.
 _COMMENT_EVERY_S: Final = 3.0
+_RETRY_AFTER: Final = (b"retry-after", b"5")
 
 
 class ClientGone(Exception):
     """The client has left."""
+
+
+class ErrorBody(Protocol):
+    """An error as a client gets it: as a whole answer, or as an event in a stream that has begun."""
+
+    @property
+    def status(self) -> int: ...
+
+    @property
+    def code(self) -> str: ...
+
+    @property
+    def body(self) -> bytes: ...
+
+    @property
+    def headers(self) -> Headers: ...
+
+
+class ResponseFormat(Protocol):
+    """How an API writes what is no part of an answer: errors, and what frames a stream."""
+
+    @property
+    def stream_headers(self) -> Headers: ...
+
+    def is_stream(self, content_type: bytes) -> bool: ...
+
+    def error(self, error: RemudaError) -> ErrorBody: ...
+
+    def last_event(self, body: bytes, written: bytes) -> bytes:
+        """The end of a stream of which `written` came last, with the body of an error or a whole answer."""
+        ...
+
+    def node_comment(self, node_name: str) -> bytes:
+        """Whose answer it is, where the head was sent too early to say it."""
+        ...
+
+    def loading_comment(self, status: LoadStatus) -> bytes: ...
 
 
 class ClientResponse:
@@ -50,6 +78,7 @@ class ClientResponse:
         "_clock",
         "_comment_at_s",
         "_content_type",
+        "_format",
         "_held",
         "_held_bytes",
         "_last",
@@ -83,6 +112,7 @@ class ClientResponse:
         send: Send,
         line: ClientConnection | None,
         clock: Clock,
+        format: ResponseFormat,
         *,
         expose_node: bool,
     ) -> None:
@@ -91,6 +121,7 @@ class ClientResponse:
         self._send = send
         self._line = line
         self._clock = clock
+        self._format = format
         self.expose_node = expose_node
         self._task = asyncio.current_task()
         self.began_s = clock.monotonic()
@@ -143,7 +174,7 @@ class ClientResponse:
         """Only noted: until the first bytes the request may be given to another replica."""
         self.status = status
         self._content_type = content_type
-        self._passing = content_type.startswith(SSE)
+        self._passing = self._format.is_stream(content_type)
         self._held.clear()
         self._held_bytes = 0
 
@@ -171,11 +202,11 @@ class ClientResponse:
                 await self._pass_on()
             await self._put(b"", more=False)
         elif self._started:  # By comments, in a stream that is now to hold one thing.
-            await self._put(event(b"".join(self._held)) + DONE, more=False)
+            await self._put(self._format.last_event(b"".join(self._held), b""), more=False)
         else:
             headers: Headers = ((b"content-type", self._content_type),)
             if self.status == 429:  # By a replica that speaks HTTP: its words are passed on, not its headers.
-                headers = (*headers, RETRY_AFTER)
+                headers = (*headers, _RETRY_AFTER)
             await self.answer(self.status, headers, b"".join(self._held))
 
     async def fail(self, error: RemudaError) -> None:
@@ -184,14 +215,14 @@ class ClientResponse:
             return
         if error.public != error.message:
             log.warning("inference_refused", request_id=self.request_id, reason=error.message)
-        body = refusal(error)
+        body = self._format.error(error)
         self.status, self.error = body.status, body.code
         if not self._started:
             await self.answer(body.status, body.headers, body.body)
-        elif self.begun and not self._content_type.startswith(SSE):
+        elif self.begun and not self._format.is_stream(self._content_type):
             self._drop()
         else:
-            await self._put(last_event(body.body, self._last), more=False)
+            await self._put(self._format.last_event(body.body, self._last), more=False)
 
     async def answer(self, status: int, headers: Headers, body: bytes) -> None:
         """A whole answer at once."""
@@ -213,16 +244,17 @@ class ClientResponse:
         self._comment_at_s = now_s + _COMMENT_EVERY_S
         if not self._started:
             self.status = 200
-            await self._start(SSE_HEADERS)
-        await self._put(loading_comment(status))
+            await self._start(self._format.stream_headers)
+        await self._put(self._format.loading_comment(status))
 
     async def _pass_on(self) -> None:
         """From here on it is this answer."""
         if not self._started:
-            sse = self._content_type.startswith(SSE)
-            await self._start(SSE_HEADERS if sse else ((b"content-type", self._content_type),))
+            plain: Headers = ((b"content-type", self._content_type),)
+            stream = self._format.is_stream(self._content_type)
+            await self._start(self._format.stream_headers if stream else plain)
         elif self.expose_node and self.routing.route is not None:  # The head came too early to say it.
-            await self._put(node_comment(self.routing.route.node_name))
+            await self._put(self._format.node_comment(self.routing.route.node_name))
         self.begun = True
         if self.tally.first_token_s is None:
             self.tally.first_token_s = self._clock.monotonic()
@@ -265,47 +297,3 @@ class ClientResponse:
         if self._line is None:
             raise ConnectionAbortedError("the answer cannot be ended well")
         self._line.hang_up()
-
-
-_FAREWELL_S: Final = 5.0  # For those that were cut off to be told so.
-
-
-class FrontendStopping(Unavailable):
-    """This frontend is going down."""
-
-    code = "stopping"
-
-
-class Running:
-    def __init__(self, grace_s: float) -> None:
-        self._grace_s = grace_s
-        self._live: set[ClientResponse] = set()
-        self._idle = anyio.Event()
-        self.stopping = False
-
-    def __len__(self) -> int:
-        return len(self._live)
-
-    def began(self, response: ClientResponse) -> None:
-        self._live.add(response)
-
-    def ended(self, response: ClientResponse) -> None:
-        self._live.discard(response)
-        if self.stopping and not self._live:
-            self._idle.set()
-
-    async def close(self) -> None:
-        """From now on requests are refused. Those under way get time to end; the rest is cut off with an
-        error to the client."""
-        self.stopping = True
-        if not self._live:
-            return
-        with anyio.CancelScope(shield=True):
-            with anyio.move_on_after(self._grace_s):
-                await self._idle.wait()
-            for response in tuple(self._live):
-                response.end(
-                    FrontendStopping("this frontend is stopping", hint="ask again: another one may answer")
-                )
-            with anyio.move_on_after(_FAREWELL_S):
-                await self._idle.wait()

@@ -1,0 +1,51 @@
+"""Inference requests under way, and their end when the frontend stops: time to finish, then an error."""
+
+from typing import Final
+
+import anyio
+
+from remuda.core.errors import Unavailable
+from remuda.gateway.client_response import ClientResponse
+
+_CUT_OFF_S: Final = 5.0  # For those that were cut off to be told so.
+
+
+class FrontendStopping(Unavailable):
+    """This frontend is going down."""
+
+    code = "stopping"
+
+
+class Running:
+    def __init__(self, grace_s: float) -> None:
+        self._grace_s = grace_s
+        self._live: set[ClientResponse] = set()
+        self._idle = anyio.Event()
+        self.stopping = False
+
+    def __len__(self) -> int:
+        return len(self._live)
+
+    def began(self, response: ClientResponse) -> None:
+        self._live.add(response)
+
+    def ended(self, response: ClientResponse) -> None:
+        self._live.discard(response)
+        if self.stopping and not self._live:
+            self._idle.set()
+
+    async def close(self) -> None:
+        """From now on requests are refused. Those under way get time to end; the rest is cut off with an
+        error to the client."""
+        self.stopping = True
+        if not self._live:
+            return
+        with anyio.CancelScope(shield=True):
+            with anyio.move_on_after(self._grace_s):
+                await self._idle.wait()
+            for response in tuple(self._live):
+                response.end(
+                    FrontendStopping("this frontend is stopping", hint="ask again: another one may answer")
+                )
+            with anyio.move_on_after(_CUT_OFF_S):
+                await self._idle.wait()
