@@ -46,7 +46,7 @@ class ErrorBody(Protocol):
     def headers(self) -> Headers: ...
 
 
-class ResponseFormat(Protocol):
+class ApiFormat(Protocol):
     """How an API writes what is no part of an answer: errors, and what frames a stream."""
 
     @property
@@ -112,7 +112,7 @@ class ClientResponse:
         send: Send,
         line: ClientConnection | None,
         clock: Clock,
-        format: ResponseFormat,
+        format: ApiFormat,
         *,
         expose_node: bool,
     ) -> None:

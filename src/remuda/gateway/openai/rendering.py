@@ -33,7 +33,7 @@ def event(data: bytes) -> bytes:
 
 
 class OpenAiFormat:
-    """Implements gateway.client_response.ResponseFormat."""
+    """Implements gateway.client_response.ApiFormat."""
 
     stream_headers: Final = SSE_HEADERS
 
