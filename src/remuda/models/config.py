@@ -16,11 +16,9 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from yaml.nodes import ScalarNode
 
 from remuda.core import yaml_tree
-from remuda.core.errors import Invalid
 from remuda.core.yaml_tree import Located, Text, YamlLimits
-from remuda.models.files import FilePath, path_fault
+from remuda.models.files import FilePath
 from remuda.models.keep_alive import KeepAlive
-from remuda.models.source_refs import parse_source
 
 # Parts are read in 50 ms, on the event loop.
 LIMITS: Final = YamlLimits(bytes=1 << 20, parts=5000, depth=32)
@@ -28,6 +26,7 @@ NUMBER_CHARS_MAX: Final = 64  # Reading a number takes time by the square of its
 
 _NUMBERS: Final = frozenset(f"tag:yaml.org,2002:{kind}" for kind in ("int", "float", "bool"))
 _SHA256: Final = re.compile(r"[0-9a-fA-F]{64}")
+_URI: Final = re.compile(r"[!-~]{1,2048}")
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 _RESOLVER: Final = yaml.resolver.Resolver()
 _CONSTRUCTOR: Final = yaml.constructor.SafeConstructor()
@@ -157,11 +156,10 @@ class Reasoning(Section):
     disable: bool | None = None
 
 
-def _valid_source(uri: str) -> str:
-    try:
-        parse_source(uri)
-    except Invalid as error:
-        raise ValueError(str(error)) from None
+def _valid_uri(uri: str) -> str:
+    """Of whatever scheme: peers may know more of them."""
+    if not _URI.fullmatch(uri):
+        raise ValueError("must be an address without spaces")
     return uri
 
 
@@ -177,9 +175,10 @@ def _valid_hash(value: str) -> str:
     return value.lower()
 
 
-def _valid_target(path: str) -> str:
-    if path and (fault := path_fault(path)):
-        raise ValueError(fault)
+def _valid_place(path: str) -> str:
+    """Peers name such folders more freely than files: what matters is that they stay where they belong."""
+    if path.startswith(("/", "~")) or ".." in path.replace("\\", "/").split("/") or not path.isprintable():
+        raise ValueError(f"{path[:40]!r} leads out of the models folder")
     return path
 
 
@@ -197,7 +196,7 @@ class DownloadFile(Section):
     """One of `download_files`: fetched before the model is loaded."""
 
     filename: FilePath  # Below the folder of models.
-    uri: Annotated[str, AfterValidator(_valid_source)]
+    uri: Annotated[str, AfterValidator(_valid_uri)]
     sha256: Hash = ""
 
 
@@ -213,8 +212,8 @@ class ArtifactSource(Section):
 class Artifact(Section):
     """One of `artifacts`: a snapshot of a repository that belongs to the model."""
 
-    name: FilePath
-    target: Annotated[str, AfterValidator(_valid_target)] = ""
+    name: Annotated[str, AfterValidator(_valid_place)] = ""
+    target: Annotated[str, AfterValidator(_valid_place)] = ""
     source: ArtifactSource = ArtifactSource()
     resolved: Free = Field(default_factory=dict)
 

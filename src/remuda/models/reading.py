@@ -19,6 +19,7 @@ from remuda.core.hints import likeness
 from remuda.core.yaml_tree import Located, Path, Value
 from remuda.models.config import GGUF_BACKEND, ModelConfig, Parameters, Section, parse_document
 from remuda.models.paths import check_paths
+from remuda.models.source_refs import parse_source
 
 _LIKENESS_MIN: Final = 0.65  # Higher than for names that were typed: most unknown keys are a peer's.
 
@@ -106,6 +107,17 @@ def write_model(config: ModelConfig) -> str:
     """The YAML that `read_model` makes this of: only what differs from the defaults."""
     kept = config.model_dump(mode="json", exclude_defaults=True)
     return yaml.dump(kept, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=1000)
+
+
+def unknown_sources(config: ModelConfig) -> list[str]:
+    """A warning for each file that is to come from where nothing can be fetched from here."""
+    found: list[str] = []
+    for number, file in enumerate(config.download_files):
+        try:
+            parse_source(file.uri)
+        except Invalid as error:
+            found.append(f"download_files[{number}].uri: {error.message}")
+    return found
 
 
 def check_name(name: str) -> None:

@@ -15,7 +15,7 @@ from remuda.fleet.verdicts import is_up
 from remuda.models.config import ModelConfig
 from remuda.models.memory import context_problem, context_warning
 from remuda.models.paths import check_absolute_paths
-from remuda.models.reading import check_file, check_new_name, located, misspelled, read_model
+from remuda.models.reading import check_file, check_new_name, located, misspelled, read_model, unknown_sources
 from remuda.ops.model import Kind, OpId, State, Step, UnloadCause, UnloadReason
 from remuda.ops.ports import Filter, OpStore, View
 from remuda.scheduler.catalogue import Catalogued, ModelCatalogue
@@ -136,8 +136,8 @@ class Models:
         trained = weights.header.context_length if weights.header else 0
         if problem := context_problem(config.context_size, trained):
             raise Invalid(problem, param="context_size")
-        doubts = (context_warning(config.context_size, trained), weights.cut_off, *misspelled(config.unknown))
-        return tuple(filter(None, doubts))
+        doubts = [context_warning(config.context_size, trained), weights.cut_off]
+        return tuple(filter(None, (*doubts, *unknown_sources(config), *misspelled(config.unknown))))
 
     def _check_alias(self, config: ModelConfig) -> None:
         """Invalid for a second name of a model that is not there, or that is itself a second name."""

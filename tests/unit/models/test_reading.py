@@ -12,7 +12,7 @@ from remuda.core.errors import Invalid
 from remuda.models.config import LIMITS, Function, Grammar, ModelConfig, Parameters, Template, parse_document
 from remuda.models.keep_alive import FOR_EVER
 from remuda.models.paths import check_absolute_paths
-from remuda.models.reading import check_file, located, misspelled, read_model, write_model
+from remuda.models.reading import check_file, located, misspelled, read_model, unknown_sources, write_model
 
 QWEN = """\
 name: qwen3-8b
@@ -459,16 +459,24 @@ def test_files_to_fetch_and_artifacts_are_read() -> None:
     assert config.revision == read_model("name: a").revision
 
 
+def test_a_source_that_only_peers_know_is_no_error_but_is_told() -> None:
+    config = read_model(FILES.replace("huggingface://owner/repo/model.gguf", "gopher://host/x"))
+
+    [warning] = unknown_sources(config)
+    assert warning.startswith("download_files[0].uri: ")
+    assert unknown_sources(read_model(FILES)) == []
+
+
 @pytest.mark.parametrize(
     ("before", "after", "said"),
     [
         ("a/model.gguf", "../model.gguf", "line 3: download_files[0].filename: it is absolute, or has empty"),
         ("a/model.gguf", "/etc/passwd", "line 3: download_files[0].filename: it is absolute"),
         ("a/model.gguf", "[x]", "line 3: download_files[0].filename: must be a text, not a list"),
-        ("huggingface://owner/repo/model.gguf", "gopher://x", "line 4: download_files[0].uri: "),
+        ("huggingface://owner/repo/model.gguf", '"a b"', "line 4: download_files[0].uri: must be an address"),
         ("  uri: huggingface://owner/repo/model.gguf\n", "", "line 3: download_files[0].uri: is missing"),
         ("B179C9", "beef", "line 5: download_files[0].sha256: must be 64 hexadecimal digits"),
-        ("a/snapshot", "../snapshot", "line 8: artifacts[0].target: it is absolute"),
+        ("a/snapshot", "../snapshot", "line 8: artifacts[0].target: '../snapshot' leads out of the models"),
         ("HF_TOKEN", "a-b", "line 9: artifacts[0].source.token_env: 'a-b' is not the name of an environment"),
         ("*.json", "../*", "line 9: artifacts[0].source.allow_patterns[0]: '../*' leads out"),
     ],
