@@ -127,6 +127,7 @@ async def model_frontend(
             clock=clock,
             entropy=SystemEntropy(),
             signal=ops.signal,
+            models_path=library.models,
         )
         yield ModelFrontend(ops, installs, library, store, database)
 

@@ -170,6 +170,7 @@ class ServingRig:
             signal=parts.signal,
             own_machines=ground.own_machines,
             shared=self._shared,
+            models_path=ground.models_path,
             figures=parts.figures,
         )
 

@@ -17,7 +17,7 @@ from remuda.core.errors import Conflict, Invalid, NotFound, PeerFailed, Problem,
 from remuda.core.ids import FrontendId
 from remuda.hubs.model import AskRoom, RemoteFile, Resolved
 from remuda.model_installs.arrival import described
-from remuda.model_installs.library import BroughtModel, ModelLibrary
+from remuda.model_installs.library import Arrived, BroughtModel, ModelLibrary
 from remuda.model_installs.naming import folder_of
 from remuda.model_installs.ports import InstalledModels, ModelHub, ModelTable, ProgressTeller
 from remuda.models.files import Manifest, ManifestFile, make_manifest
@@ -140,11 +140,12 @@ class _Install:
             resolved = await self._from_parts()
         else:
             resolved = await self._deps.hub.resolve(parse_source(text), self._deps.room)
-        files = self._pinned(resolved.files)
+        files = await self._known_content(resolved.revision, self._pinned(resolved.files))
         await self._check_room(files)
         with ExitStack() as holds:
             for number, file in enumerate(files, 1):
                 self._fetched.append(await self._fetch(file, number, len(files), holds))
+                await self._note_arrived(resolved.revision, files)
                 self._reached.earlier_bytes += self._fetched[-1].size
                 self._reached.file_bytes = 0
             self._reached.phase = CHECKING
@@ -191,6 +192,18 @@ class _Install:
             offered = files[0].sha256 if len(files) == 1 else f"{len(files)} files"
             raise ContentRefused(f"{self._name} is to have the checksum {self._spec.sha256}, not {offered}")
         return [replace(files[0], sha256=self._spec.sha256)]
+
+    async def _known_content(self, revision: str, files: Sequence[RemoteFile]) -> Sequence[RemoteFile]:
+        """With the digests of what came before, where the source tells none."""
+        known = await run_sync(self._deps.library.arrived, self._step.op, revision)
+        return [
+            replace(file, sha256=known[file.path]) if not file.sha256 and file.path in known else file
+            for file in files
+        ]
+
+    async def _note_arrived(self, revision: str, files: Sequence[RemoteFile]) -> None:
+        came = {file.path: got.sha256 for file, got in zip(files, self._fetched, strict=False)}
+        await run_sync(self._deps.library.note_arrived, self._step.op, Arrived(revision, came))
 
     async def _check_room(self, files: Sequence[RemoteFile]) -> None:
         """Before the first byte."""
@@ -248,6 +261,7 @@ class _Install:
         if await self._deps.store.put_installed(model, step.op, step.attempt) is None:
             return _TAKEN_OVER
         self._deps.table.rows_changed()
+        await run_sync(library.forget_arrived, step.op)
         log.info("model_installed", model=self._name, source=step.source.uri, bytes=manifest.size)
         return DoneWithNote(resolved.choice) if resolved.choice else None
 

@@ -7,7 +7,7 @@ import errno
 import hashlib
 import os
 import shutil
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,7 +39,16 @@ class BroughtModel:
     files: tuple[ManifestFile, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """What has come so far for one operation: digests by path, of this revision of its source."""
+
+    revision: str
+    digests: Mapping[str, str]
+
+
 _BROUGHT: Final = TypeAdapter(BroughtModel)
+_ARRIVED: Final = TypeAdapter(Arrived)
 
 
 class ModelLibrary:
@@ -49,6 +58,7 @@ class ModelLibrary:
         self.blobs = BlobStore(root)
         self.models = models
         self._notes = root / "brought"
+        self._arrivals = root / "arrived"
 
     # Before anything is fetched.
 
@@ -71,6 +81,28 @@ class ModelLibrary:
         return place.stat().st_dev == self.blobs.root.stat().st_dev
 
     # What has been fetched.
+
+    def arrived(self, op: str, revision: str) -> Mapping[str, str]:
+        """Which files have come before for this operation, with the digests that nobody else would know. What
+        has no revision may be another file by now."""
+        try:
+            note = _ARRIVED.validate_json(self._arrival(op).read_bytes())
+        except (OSError, ValidationError):
+            return {}
+        return note.digests if revision and note.revision == revision else {}
+
+    def note_arrived(self, op: str, arrived: Arrived) -> None:
+        """Best effort: without it the same is fetched again."""
+        with suppress(OSError):
+            self._arrivals.mkdir(parents=True, exist_ok=True)
+            write_private(self._arrival(op), _ARRIVED.dump_json(arrived).decode())
+
+    def forget_arrived(self, op: str) -> None:
+        with suppress(OSError):
+            self._arrival(op).unlink(missing_ok=True)
+
+    def _arrival(self, op: str) -> Path:
+        return self._arrivals / f"{op}.json"
 
     def stage(self, op: str, files: Sequence[ManifestFile]) -> Path:
         """A hidden folder in which the files are as they will be in the folder of models. Held by nothing:
@@ -172,6 +204,9 @@ class ModelLibrary:
 
     def sweep_staging(self, at_work: Collection[str]) -> None:
         """What operations left that are over."""
+        for note in self._arrivals.glob("*.json"):
+            if note.stem not in at_work:
+                self.forget_arrived(note.stem)
         for folder in self.models.glob(f"{_STAGING}*"):
             if folder.name.removeprefix(_STAGING) not in at_work:
                 shutil.rmtree(folder, ignore_errors=True)

@@ -2,9 +2,12 @@
 waits for bytes.
 """
 
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
 from typing import Final
+
+from anyio.to_thread import run_sync
 
 from remuda.core.clock import Clock
 from remuda.core.entropy import Entropy
@@ -20,7 +23,10 @@ from remuda.gallery.model_entries import FoundModel, GalleryFile, ModelEntry, fi
 from remuda.model_installs.installer import check_replaceable
 from remuda.model_installs.naming import checked_name, default_name
 from remuda.model_installs.ports import InstalledModels
-from remuda.models.files import checked_path
+from remuda.models.config import ModelConfig
+from remuda.models.files import checked_path, path_fault
+from remuda.models.needed_files import needed_files
+from remuda.models.paths import named_files
 from remuda.models.reading import read_model
 from remuda.models.source_refs import HubModel, LocalPath, ModelSource, is_source, parse_source
 from remuda.ops.model import (
@@ -80,8 +86,10 @@ class ModelInstalls:
         signal: OpSignal,
         own_machines: Collection[MachineId] = (),
         shared: bool = False,
+        models_path: Path,
         figures: Figures = UNCOUNTED,
     ) -> None:
+        self._models_path = models_path
         self._operations = operations
         self._store = store
         self._galleries = galleries
@@ -115,12 +123,15 @@ class ModelInstalls:
     async def remove(self, name: str, by: str, *, files: bool = False) -> Submitted:
         """The operation that removes a model: what the fleet brought for it, on frontends and nodes; with
         `files` also what a person put there. NotFound for a model that is not there."""
-        found = next((one for one in await self._store.models() if one.name == name), None)
+        models = await self._store.models()
+        found = next((one for one in models if one.name == name), None)
         if found is None:
             raise NotFound(f"there is no model {name!r}", hint="remuda models lists those there are")
-        paths = _paths(found, also_unbrought=files)
+        others = [one for one in models if one.name != name]
+        paths = await run_sync(_removed_paths, self._models_path, found, others)
         spec = ModelSpec(written_at=written_at(found), files=paths, any_files=files)
-        nodes = await self._nodes_with(paths) if paths else []
+        peers = files or found.manifest is not None  # They would remove whatever is called so.
+        nodes = await self._nodes_with(paths, peers=peers) if paths else []
         return await self._submit(Kind.REMOVE_MODEL, Source("", name=name, model=spec), by, nodes)
 
     # Installing.
@@ -190,7 +201,7 @@ class ModelInstalls:
 
     # Removing.
 
-    async def _nodes_with(self, paths: Sequence[str]) -> list[Standing]:
+    async def _nodes_with(self, paths: Sequence[str], *, peers: bool) -> list[Standing]:
         """The nodes that have one of these files, as far as they told; those that tell nothing, too. Nodes
         with this frontend's own folder are left out: what goes from there goes once."""
         if self._shared:
@@ -199,7 +210,9 @@ class ModelInstalls:
         return [
             one
             for one in await self._standings()
-            if one.node.machine_id not in self._own_machines and one.node.approved and _may_have(one, wanted)
+            if one.node.machine_id not in self._own_machines
+            and one.node.approved
+            and (peers if is_localai(one.node) else _has(one, wanted))
         ]
 
     async def _submit(
@@ -244,27 +257,40 @@ def _config_of(found: FoundModel) -> str:
     return found.entry.overrides or found.entry.config_file
 
 
-def _paths(found: StoredModel, *, also_unbrought: bool) -> tuple[str, ...]:
-    """Its files below the folder of models."""
-    brought = () if found.manifest is None else tuple(file.path for file in found.manifest.files)
-    if brought or not also_unbrought:
-        return brought
+def _removed_paths(folder: Path, found: StoredModel, others: Iterable[StoredModel]) -> tuple[str, ...]:
+    """The files of a model, below folders of models, that no other model has or names."""
+    used = {path for one in others for path in _named_by(one)}
+    config = _config(found)
+    needed = () if config is None else needed_files(folder, config, found.manifest)
+    paths = [file.path for file in needed] or _named_by(found)
+    parents = {path: {str(parent) for parent in PurePosixPath(path).parents} for path in paths}
+    return tuple(path for path in dict.fromkeys(paths) if path not in used and not parents[path] & used)
+
+
+def _named_by(model: StoredModel) -> list[str]:
+    if model.manifest is not None:
+        return [file.path for file in model.manifest.files]
+    config = _config(model)
+    named = () if config is None else named_files(config)
+    return [path.lstrip("/") for path in named if not path_fault(path.lstrip("/"))]
+
+
+def _config(model: StoredModel) -> ModelConfig | None:
     try:
-        config = read_model(found.text)
+        return read_model(model.text)
     except Invalid:
-        return ()
-    named = (config.file, config.mmproj, config.draft_model, config.lora_adapter, *config.lora_adapters)
-    return tuple(dict.fromkeys(path.lstrip("/") for path in named if "." in path))
+        return None
 
 
 def written_at(model: StoredModel) -> str:
     return "" if model.updated_at is None else model.updated_at.isoformat()
 
 
-def _may_have(standing: Standing, paths: Collection[str]) -> bool:
-    if is_localai(standing.node):
-        return True
+def _has(standing: Standing, paths: Collection[str]) -> bool:
+    """As it told last, also in an earlier life."""
     report: Report | None = current_report(standing.node)
     if report is None and standing.node.report is not None:
         report = Report.model_validate_json(standing.node.report.body)
-    return report is not None and any(one.path in paths for one in report.model_files)
+    if report is None:
+        return False
+    return report.model_files_more or any(one.path in paths for one in report.model_files)

@@ -107,7 +107,7 @@ async def test_the_disk_is_looked_at_before_the_first_byte(
 
 async def test_how_far_it_is_can_be_watched(frontend: ModelFrontend, hub: HubServer) -> None:
     content = padded(300_000)
-    hub.bytes_per_s = 500_000
+    hub.bytes_per_s = 1_500_000
     op = await frontend.install(hub.add("/m.gguf", content))
 
     async def midway() -> bool:
@@ -249,11 +249,11 @@ async def test_a_name_that_nobody_knows_is_refused_with_what_may_be_meant(make: 
 async def test_another_frontend_takes_over_and_the_same_one_goes_on_where_it_was(
     make: Make, hub: HubServer, tmp_path: Path
 ) -> None:
-    content = padded(3_000_000)
+    content = padded(1_000_000)
     hub.bytes_per_s = 2_000_000
     async with make("first", name="frontend-1") as first:
         op = await first.install(hub.add("/m.gguf", content))
-        await wait_until(lambda: hub.bytes_sent > 1_000_000)
+        await wait_until(lambda: hub.bytes_sent > 500_000)
     hub.bytes_per_s = None
 
     async with make("first", name="frontend-1") as restarted:  # At once: it knows what it had in hand.
@@ -265,7 +265,7 @@ async def test_another_frontend_takes_over_and_the_same_one_goes_on_where_it_was
     hub.bytes_per_s = 2_000_000
     async with make("first", name="frontend-1") as first:
         op = await first.install(hub.add("/n.gguf", content + b"n"))
-        await wait_until(lambda: hub.bytes_sent > 4_000_000)
+        await wait_until(lambda: hub.bytes_sent > 2_000_000)
     hub.bytes_per_s = None
     async with make("second", name="frontend-2") as second:
         model = await second.installed(op)

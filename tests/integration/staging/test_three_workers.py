@@ -30,3 +30,25 @@ def test_file_arrives_at_one_worker_and_the_second_gets_it_from_the_first(three:
     (second,) = set(three.having("numbers.bin")) - {first}
     assert three.file(second, "numbers.bin").read_bytes() == content
     assert three.sources_of(second) == [first]
+
+
+def test_what_was_brought_to_workers_goes_with_the_model(three: Fleet) -> None:
+    """Also from one that is away, once it returns; what people have put there stays."""
+    three.put("letters.bin", 1 << 20)
+    three.add("letters", "letters.bin", selector={"called": "one"})
+    assert three.chat("letters") == "one two three"
+    own = three.file("two", "letters.bin")
+    own.parent.mkdir(parents=True, exist_ok=True)
+    own.write_bytes(b"a person's")
+    three.workers["one"].kill()
+
+    removed = three.frontend.ask("DELETE", "/api/models/letters").raise_for_status().json()
+    op = removed["operation"]["id"]
+    assert three.having("letters.bin") == ["one", "two"]
+
+    three.start_worker("one")
+    wait_until_blocking(
+        lambda: three.frontend.get(f"/api/ops/{op}")["status"] == "succeeded", within=60, what="it to be gone"
+    )
+    assert three.having("letters.bin") == ["two"]
+    assert (three.models / "letters.bin").exists(), "a person has put it there"

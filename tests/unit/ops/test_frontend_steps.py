@@ -1,5 +1,6 @@
 """Steps that frontends carry out for themselves: no node has a say in them, nor has the bus."""
 
+import json
 from dataclasses import replace
 from datetime import timedelta
 
@@ -28,6 +29,8 @@ from remuda.ops.model import (
 from remuda.ops.planning import PassPlan, Room, attempts_at_work, plan, to_hold
 from remuda.ops.ports import Live, Request
 from remuda.ops.progress import summarise
+from remuda.wire.models import ModelDeleteReply
+from tests.support.virtual_ops import World, time_passes, virtually
 from tests.unit.ops.build import NODE, NOW
 
 OPEN_FOR = timedelta(seconds=20)
@@ -141,3 +144,23 @@ def test_an_install_ends_what_would_remove_it_from_nodes_later() -> None:
 def test_no_node_is_counted_where_none_is_meant(state: State, words: str) -> None:
     step = a_step(state=state, reason="why" if state is State.FAILED else "", attempt=1, wait_until=NOW)
     assert summarise(an_operation(), [step], {}).message == words
+
+
+def test_a_node_is_told_which_files_of_a_model_to_remove_until_it_has() -> None:
+    source = Source("", name="m", model=ModelSpec(files=("m/m.gguf",), any_files=True))
+    replies = iter([ModelDeleteReply(error="it is busy"), ModelDeleteReply(success=True)])
+
+    async def test(world: World) -> None:
+        async def answer(_: bytes) -> ModelDeleteReply:
+            return next(replies)
+
+        await world.worker.on("model.delete", answer)
+        await world.frontend.submit([world.worker.node], Kind.REMOVE_MODEL, source=source)
+        await time_passes(30)
+        step = await world.frontend.step()
+        assert (step.state, step.attempt) == (State.SUCCEEDED, 2)
+        assert [json.loads(payload) for _, payload in world.worker.heard] == [
+            {"model_name": "m", "files": ["m/m.gguf"], "any_files": True}
+        ] * 2
+
+    virtually(test, reconciles=True)

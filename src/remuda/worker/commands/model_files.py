@@ -4,7 +4,7 @@
 import os
 import shutil
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -19,9 +19,11 @@ from remuda.models.gguf_file import missing_bytes
 from remuda.wire.models import ModelDelete, ModelDeleteReply
 from remuda.wire.nodes import CutOffFile, ModelFile
 from remuda.worker.commands import limits
-from remuda.worker.files.keys import Area, is_partial_of, own_metadata
+from remuda.worker.files.keys import HASH_SUFFIX, Area, is_partial_of, own_metadata
 from remuda.worker.files.sidecars import file_facts
 from remuda.worker.files.tree import NotAFolder, Tree
+from remuda.worker.staging.placed import PlacedFiles
+from remuda.worker.staging.placing import store_root
 
 log = structlog.get_logger(__name__)
 
@@ -185,10 +187,30 @@ class ModelFiles:
         self._models = models
 
     async def delete(self, request: ModelDelete) -> ModelDeleteReply:
-        """Nothing there is as good as removed. Raises Invalid for names that lead elsewhere."""
-        await run_sync(self._delete, request.model_name)
+        """Nothing there is as good as removed. Raises Invalid for names that lead elsewhere. A frontend of
+        ours says which files it means: those that a person has put there stay, unless it means them, too."""
+        if request.files:
+            await run_sync(self._delete_files, request.files, request.any_files)
+        else:
+            await run_sync(self._delete, request.model_name)
         log.info("model_files_deleted", model=request.model_name)
         return ModelDeleteReply(success=True)
+
+    def _delete_files(self, paths: Sequence[str], any_files: bool) -> None:
+        parts = {path: _parts(path) for path in paths}  # A bad one is found before any goes.
+        if not self._models.is_dir():
+            return
+        tree, placed = Tree(self._models), PlacedFiles(self._models, store_root(self._models))
+        for path in paths if any_files else sorted(placed.ours(paths)):
+            try:
+                with tree.open_folder(parts[path][:-1]) as folder:
+                    _remove_file(folder, parts[path][-1])
+            except (NotFound, NotAFolder):
+                continue
+            except OSError as error:
+                raise Rejected(f"{path} cannot be removed: {error.strerror}") from error
+            _remove_empty(tree, parts[path][:-1])
+        placed.forget(paths)
 
     def _delete(self, name: str) -> None:
         """Also what was fetched from object storage for it, which lies in the cache."""
@@ -232,3 +254,23 @@ def _remove(folder: int, name: str) -> None:
 def _is_folder(folder: int, name: str) -> bool:
     facts = file_facts(folder, name)
     return facts is not None and stat.S_ISDIR(facts.st_mode)
+
+
+def _remove_file(folder: int, name: str) -> None:
+    """The file, its checksum and what came of it so far; no other that is called alike."""
+    if _is_folder(folder, name):
+        return
+    partial = [entry for entry in os.listdir(folder) if is_partial_of(entry, name)]
+    for entry in (name, f"{name}{HASH_SUFFIX}", *partial):
+        with suppress(FileNotFoundError):
+            os.unlink(entry, dir_fd=folder)
+
+
+def _remove_empty(tree: Tree, parts: Sequence[str]) -> None:
+    """The folder, and those above it, as far as nothing is in them."""
+    for depth in range(len(parts), 0, -1):
+        try:
+            with tree.open_folder(parts[: depth - 1]) as parent:
+                os.rmdir(parts[depth - 1], dir_fd=parent)
+        except (OSError, NotFound, NotAFolder, Invalid):
+            return

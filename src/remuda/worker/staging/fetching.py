@@ -41,6 +41,7 @@ from remuda.worker.files.hashes import Hashes
 from remuda.worker.files.keys import checked_parts
 from remuda.worker.files.sidecars import keep_hash
 from remuda.worker.files.tree import Tree
+from remuda.worker.staging.placed import PlacedFiles
 from remuda.worker.staging.placing import place, store_root
 
 log = structlog.get_logger(__name__)
@@ -108,8 +109,12 @@ class ModelFetcher:
             blobs: list[tuple[CheckedFile, Path]] = []
             for file in lacking:
                 blobs.append((file, await self._fetch(file, store, holds, on_file)))
+            placed = PlacedFiles(self._models, store.root)
+            await run_sync(placed.note, {file.path: blob for file, blob in blobs})
             for file, blob in blobs:
                 await run_sync(place, blob, file.file.sha256, self._tree, file.parts)
+            # Copies, where links cannot be made, are files of their own.
+            await run_sync(placed.note, {file.path: self._models / file.path for file in lacking})
         await run_sync(self._settle, store, lacking)
 
     async def _is_there(self, file: CheckedFile, on_file: OnFile) -> bool:

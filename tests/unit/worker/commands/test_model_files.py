@@ -9,6 +9,8 @@ from remuda.core.errors import Invalid, Rejected
 from remuda.wire.models import ModelDelete, ModelDeleteReply
 from remuda.worker.commands.model_files import ModelFiles
 from remuda.worker.files.keys import partial_name
+from remuda.worker.staging.placed import PlacedFiles
+from remuda.worker.staging.placing import store_root
 from tests.support.path_attacks import ATTACKS, SwapsAt, hostile_tree
 
 pytestmark = pytest.mark.anyio
@@ -136,6 +138,9 @@ async def test_no_name_of_a_model_removes_anything_outside(tmp_path: Path, attac
 
     with suppress(Rejected):
         await delete(tree.root / "models", ATTACKS[attack])
+    named = ModelDelete(model_name="m", files=(ATTACKS[attack],), any_files=True)
+    with suppress(Rejected):
+        await ModelFiles(tree.root / "models").delete(named)
 
     assert tree.untouched()
 
@@ -159,3 +164,31 @@ async def test_a_folder_swapped_for_a_link_at_any_moment_removes_nothing_outside
 
     assert moment > 2
     assert not (models / "m/folder").exists()
+
+
+async def test_of_the_files_that_a_frontend_names_only_fetched_ones_go(models: Path) -> None:
+    before = left(models)
+    (models / "llama.gguf.sha256").write_text("0" * 64)
+    files = ("llama.gguf", "qwen/a/weights.gguf", "qwen2/b", "none/such")
+    PlacedFiles(models, store_root(models)).note({path: models / path for path in files[:3]})
+    (models / "qwen2/b").unlink()
+    (models / "qwen2/b").write_text("a person's, by now")
+
+    assert (await ModelFiles(models).delete(ModelDelete(model_name="llama", files=files))).success
+
+    assert left(models) == before - set(files[:2])
+    assert not (models / "qwen").exists()
+
+
+async def test_files_of_a_person_go_only_if_they_are_meant(models: Path) -> None:
+    before, files = left(models), ("llama.gguf", "qwen/a/weights.gguf")
+    await ModelFiles(models).delete(ModelDelete(model_name="llama", files=files))
+    assert left(models) == before
+
+    await ModelFiles(models).delete(ModelDelete(model_name="llama", files=files, any_files=True))
+    assert left(models) == before - set(files)
+
+    bad = ModelDelete(model_name="x", files=("llama", "../precious/file"), any_files=True)
+    with pytest.raises(Invalid):
+        await ModelFiles(models).delete(bad)
+    assert "llama" in left(models)
