@@ -23,7 +23,7 @@ _CUT = (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError,
 class Relay:
     """What is set here holds for connections that are open as well."""
 
-    def __init__(self, port: int, upstream_port: int) -> None:
+    def __init__(self, port: int, upstream_port: int, buffer_bytes: int = 0) -> None:
         self.port = port
         self.bytes_back = 0
         self.connections = 0  # Open ones.
@@ -32,6 +32,7 @@ class Relay:
         self.bytes_per_s = math.inf  # Of each connection.
         self.busy_next = 0  # So many new connections are told to come again.
         self._upstream_port = upstream_port
+        self._buffer_bytes = buffer_bytes
         self._passing = anyio.Event()
         self._passing.set()
 
@@ -60,12 +61,25 @@ class Relay:
                 return
             with suppress(OSError):
                 async with (
-                    await anyio.connect_tcp(HOST, self._upstream_port) as callee,
+                    await self._connected() as callee,
                     anyio.create_task_group() as tasks,
                 ):
                     tasks.start_soon(self._forth, caller, callee, tasks.cancel_scope)
                     await self._back(callee, caller)
                     tasks.cancel_scope.cancel()
+
+    async def _connected(self) -> SocketStream:
+        if not self._buffer_bytes:
+            return await anyio.connect_tcp(HOST, self._upstream_port)
+        raw = socket.socket()
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self._buffer_bytes)
+        try:
+            raw.connect((HOST, self._upstream_port))
+        except OSError:
+            raw.close()
+            raise
+        raw.setblocking(False)
+        return await SocketStream.from_socket(raw)
 
     async def _forth(self, caller: SocketStream, callee: SocketStream, scope: anyio.CancelScope) -> None:
         with suppress(*_CUT):
@@ -106,13 +120,14 @@ class Relay:
 
 
 @asynccontextmanager
-async def relay(upstream_port: int) -> AsyncIterator[Relay]:
-    """A relay to that port of this machine, which ends with the block."""
+async def relay(upstream_port: int, buffer_bytes: int = 0) -> AsyncIterator[Relay]:
+    """A relay to that port of this machine, which ends with the block. `buffer_bytes`: how much may wait on
+    its way there; 0: as much as the kernel sees fit."""
     async with (
         await anyio.create_tcp_listener(local_host=HOST) as listener,
         anyio.create_task_group() as tasks,
     ):
-        passed = Relay(listener.extra(SocketAttribute.local_port), upstream_port)
+        passed = Relay(listener.extra(SocketAttribute.local_port), upstream_port, buffer_bytes)
         tasks.start_soon(listener.serve, passed.accept)
         yield passed
         tasks.cancel_scope.cancel()

@@ -21,8 +21,9 @@ class Fleet:
 
     def __init__(self, place: Ranch) -> None:
         self.place = place
-        self._port = free_port(HOST)
+        self.port = free_port(HOST)
         self._http_ports: dict[str, int] = {}
+        self.other_ports: dict[int, str] = {}  # At which they are reached, too.
         self.frontend = self.start_frontend()
         self.workers: dict[str, Worker] = {}
 
@@ -31,16 +32,25 @@ class Fleet:
         return self.place.folder / "frontend" / "models"
 
     def start_frontend(self) -> Frontend:
-        words = ("--port", str(self._port), "--auto-approve", "--no-distributed-disk-headroom-check")
+        words = ("--port", str(self.port), "--auto-approve", "--no-distributed-disk-headroom-check")
         self.frontend = self.place.frontend("frontend", *words, program=hasty.__name__)
         return self.frontend
 
-    def start_worker(self, name: str, frontend_url: str = "") -> None:
-        http = self._http_ports.setdefault(name, free_port(HOST))
+    def start_worker(self, name: str, frontend_url: str = "", reached_at: int = 0) -> None:
+        """`reached_at`: the port at which others reach its HTTP server."""
+        http = self.http_port(name)
         ports = ("--addr", f"{HOST}:{free_port(HOST)}", "--http-addr", f"{HOST}:{http}")
-        self.workers[name] = self.place.join(
-            frontend_url or self.frontend.url, name, "--labels", f"called={name}", *ports
-        )
+        told = ("--advertise-http-addr", f"{HOST}:{reached_at}") if reached_at else ()
+        words = ("--labels", f"called={name}", *ports, *told)
+        self.workers[name] = self.place.join(frontend_url or self.frontend.url, name, *words)
+
+    def http_port(self, worker: str) -> int:
+        return self._http_ports.setdefault(worker, free_port(HOST))
+
+    def partial_bytes(self, worker: str) -> int:
+        """How much of a file is on its way to it."""
+        found = (self.place.folder / worker / "model-downloads" / "partial").glob("*")
+        return max((path.stat().st_size for path in found), default=0)
 
     def wait_for_workers(self) -> None:
         for name, worker in self.workers.items():
@@ -54,8 +64,10 @@ class Fleet:
         (self.models / path).write_bytes(content)
         return content
 
-    def add(self, name: str, file: str, **keys: object) -> None:
-        config = {"name": name, "backend": "echo", "parameters": {"model": file}, **keys}
+    def add(self, name: str, file: str, worker: str = "", **keys: object) -> None:
+        """With a worker: for that one alone."""
+        selector = {"selector": {"called": worker}} if worker else {}
+        config = {"name": name, "backend": "echo", "parameters": {"model": file}, **selector, **keys}
         answer = self.frontend.ask("POST", "/api/models", {"config": json.dumps(config)})
         assert answer.status_code == 201, answer.text
 
@@ -85,7 +97,8 @@ class Fleet:
 
     def sources_of(self, worker: str) -> list[str]:
         """Where it has fetched from, in order: names of workers, or `frontend`."""
-        names = {port: name for name, port in self._http_ports.items()} | {self._port: "frontend"}
+        names = {port: name for name, port in self._http_ports.items()} | {self.port: "frontend"}
+        names |= self.other_ports
         found = self.workers[worker].events("model_file_fetched_from")
         return [names[int(event["source"].rpartition(":")[2])] for event in found]
 
