@@ -44,8 +44,9 @@ def wanted_range(header: str, size: int) -> ByteRange | None:
 
 async def send_file(
     send: Send, descriptor: int, range_header: str, more: Sequence[Header] = (), *, head: bool = False
-) -> None:
-    """200, 206 or 416, and the bytes. What stalls is left unfinished, which cuts the connection."""
+) -> bool:
+    """200, 206 or 416, and the bytes. False when the answer was left unfinished: the caller took nothing for
+    too long, or the file became shorter."""
     size = os.fstat(descriptor).st_size
     wanted = wanted_range(range_header, size)
     headers: list[Header] = [(b"content-type", _OCTETS), (b"accept-ranges", b"bytes"), *more]
@@ -53,7 +54,7 @@ async def send_file(
         headers += [(b"content-range", b"bytes */%d" % size), (b"content-length", b"0")]
         await _begin(send, 416, headers)
         await send({"type": "http.response.body", "body": b""})
-        return
+        return True
     headers.append((b"content-length", b"%d" % (wanted.end - wanted.start)))
     partial = bool(range_header) and wanted != (0, size)
     if partial:
@@ -61,24 +62,24 @@ async def send_file(
     await _begin(send, 206 if partial else 200, headers)
     if head or wanted.start == wanted.end:
         await send({"type": "http.response.body", "body": b""})
-        return
-    await _send_bytes(send, descriptor, wanted)
+        return True
+    return await _sent(send, descriptor, wanted)
 
 
 async def _begin(send: Send, status: int, headers: list[Header]) -> None:
     await send({"type": "http.response.start", "status": status, "headers": headers})
 
 
-async def _send_bytes(send: Send, descriptor: int, wanted: ByteRange) -> None:
+async def _sent(send: Send, descriptor: int, wanted: ByteRange) -> bool:
     position = wanted.start
-    with anyio.CancelScope() as stalled:
-        while position < wanted.end:
-            length = min(READ_BYTES, wanted.end - position)
-            data = await run_sync(os.pread, descriptor, length, position)
-            if not data:  # It was cut short: the answer stays unfinished.
-                return
-            position += len(data)
-            stalled.deadline = anyio.current_time() + STALL_S
-            more = position < wanted.end
+    while position < wanted.end:
+        data = await run_sync(os.pread, descriptor, min(READ_BYTES, wanted.end - position), position)
+        if not data:
+            return False
+        position += len(data)
+        more = position < wanted.end
+        with anyio.move_on_after(STALL_S) as patience:
             await send({"type": "http.response.body", "body": data, "more_body": more})
-            stalled.deadline = float("inf")
+        if patience.cancelled_caught:
+            return False
+    return True

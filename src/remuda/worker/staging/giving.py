@@ -22,6 +22,7 @@ from remuda.worker.http.server import (
     Receive,
     Scope,
     Send,
+    cut,
     header,
     raw_path,
     refuse,
@@ -68,6 +69,7 @@ class GivingPages:
                 if os.fstat(descriptor).st_size != grant.size:
                     raise NotFound("there is another file of that name")
                 wanted = (header(scope, b"range") or b"").decode("latin-1")
-                await send_file(send, descriptor, wanted, [ROLE], head=scope["method"] == "HEAD")
+                if not await send_file(send, descriptor, wanted, [ROLE], head=scope["method"] == "HEAD"):
+                    cut(scope)
         finally:
             self._at_work -= 1
