@@ -20,6 +20,7 @@ _DECIDED: Final = (
     "starter_model"  # Kept with the cluster's secrets: what was decided once, for all frontends.
 )
 _ONCE: Final = "starter-model"
+_CHAT: Final = "talk to it with: remuda chat"
 
 
 class StarterModel:
@@ -44,6 +45,14 @@ class StarterModel:
             log.warning("starter_model_not_installed", reason=error.message)
             return ""
         return STARTER if fresh else ""
+
+    async def state(self) -> str:
+        """In words, for a person who has just seen it begin. Raises what the store does."""
+        if any(model.name == STARTER for model in await self._models.models()):
+            return f"is installed; {_CHAT}"
+        views = await self._operations.views(Filter(limit=1, dismissed=True, model=STARTER))
+        ended = any(view.operation.finished_at is not None for view in views)
+        return "could not be installed; remuda ops says why" if ended else f"is being downloaded; {_CHAT}"
 
     async def _is_fresh(self) -> bool:
         undecided = await self._secrets.held(_DECIDED) is None

@@ -19,6 +19,7 @@ from remuda.assembly.running import HeldBack, Stop, background, log_as, run_unti
 from remuda.assembly.settings import FrontendSettings, UpSettings
 from remuda.assembly.up import RunningUp, running_up
 from remuda.core import limits
+from remuda.core.errors import RemudaError
 from remuda.core.hints import pasted
 from remuda.core.settings import ResolvedSettings, described
 from remuda.fleet.health import Standing
@@ -66,22 +67,17 @@ def print_banner(
     starter: str = "",
 ) -> None:
     """`trouble`: why this machine's worker does not run; empty when it does, or is only slow. `starter`: the
-    model that is being installed meanwhile."""
+    model that came with this start, and how far it is."""
     _show(
         [
             f"Remuda {__version__} is {_ready(frontend, trouble)}",
             "",
             *_places(frontend, settings),
             f"  This node   {f'its worker does not run: {trouble}' if trouble else _node(own)}",
-            *_starting_with(starter),
+            *([f"  Model       {starter}"] if starter else []),
             *_next(frontend, settings, command),
         ]
     )
-
-
-def _starting_with(starter: str) -> Iterable[str]:
-    if starter:
-        yield f"  Model       {starter} is being downloaded, to start with: remuda chat"
 
 
 def _ready(frontend: RunningFrontend, worker_trouble: str = "") -> str:
@@ -198,5 +194,15 @@ async def _show_when_ready(
     task_status.started()
     node = await running.own_node()
     command = repeated("remuda up", resolved)
-    print_banner(running.frontend, resolved.values, node, running.worker.trouble, command, running.starter)
+    starter = await _starter(running)
+    print_banner(running.frontend, resolved.values, node, running.worker.trouble, command, starter)
     shown.release()
+
+
+async def _starter(running: RunningUp) -> str:
+    if not running.starter:
+        return ""
+    try:
+        return f"{running.starter} {await running.frontend.starter.state()}"
+    except RemudaError:  # The store is away: what is not known is not told.
+        return ""

@@ -56,7 +56,8 @@ def up(place: Ranch, index: str) -> Frontend:
 
 
 def test_the_first_start_brings_a_model_to_chat_with(place: Ranch, up: Frontend) -> None:
-    assert f"Model       {MODEL} is being downloaded, to start with: remuda chat" in up.shown
+    assert f"  Model       {MODEL} is " in up.shown
+    assert "; talk to it with: remuda chat" in up.shown
     answered = place.remuda("chat", "--temperature", "0", "--max-tokens", "12", typed=QUESTION)
     assert answered.stdout == "The capital of France is Paris.\n", answered.stderr
 
