@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
+from functools import partial
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from nats.aio.client import Client
 from pydantic import SecretStr
 
 from remuda.core.clock import SystemClock
+from remuda.core.entropy import SystemEntropy
 from remuda.core.errors import NotFound
 from remuda.s3 import limits
 from remuda.s3.client import ObjectChanged, ObjectFacts, S3Account, S3Storage, StorageFailed, StorageRefused
@@ -37,6 +39,7 @@ BUCKET = "localai"
 CONTENT = os.urandom(6 << 20)
 SHA = hashlib.sha256(CONTENT).hexdigest()
 KEY = "models/qwen/weights.bin"
+PART = 512 << 10
 
 
 @pytest.fixture(scope="module")
@@ -259,17 +262,53 @@ async def test_an_upload_goes_on_after_the_worker_was_killed(
     assert [path for path in place.parent.iterdir() if path.name.startswith(".")] == []
 
 
+@pytest.mark.long
+async def test_an_upload_survives_twenty_kills(worker: StoredWorker) -> None:
+    """Each at a random moment: after some parts have arrived, and with one on its way."""
+    total, seed = 300 << 20, os.urandom(16)
+    content, sent, start, chance = seed * (total // 16), 0, 0, SystemEntropy()
+    sha256, key = hashlib.sha256(content).hexdigest(), "models/often/killed.bin"
+    place = worker.root / "models/often/killed.bin"
+    for kill in range(20):
+        end = start + int((total - start) / (20 - kill) * chance.fraction())
+        async with raw_client(int(worker.client.address.rpartition(":")[2])) as raw:
+            await raw.send(upload_head(key, sha256, start, total))
+            while start + PART < end:
+                await raw.send(content[start : start + PART])
+                start, sent = start + PART, sent + PART
+                await wait_until(partial(at_least, place, sha256, start), within=10, what="a part")
+            await raw.send(content[start : start + PART])
+            sent += PART
+            await worker.kill_and_restart()
+        there = await run_sync(worker.client.head, key)
+        assert not place.exists()
+        start = int(there.headers.get("x-file-size", "0"))
+    reply = await run_sync(worker.client.put_range, key, content[start:], start, total, sha256)
+
+    assert reply.status == 200
+    assert place.read_bytes() == content
+    assert sent + total - start < 1.15 * total
+
+
+def at_least(place: Path, sha256: str, size: int) -> bool:
+    return arrived(place, sha256) >= size
+
+
 async def begin_upload(raw: RawClient, key: str, sent: int) -> None:
+    with anyio.fail_after(20):
+        await raw.send(upload_head(key, SHA, 0, len(CONTENT)) + CONTENT[:sent])
+
+
+def upload_head(key: str, sha256: str, start: int, total: int) -> bytes:
     head = (
         f"PUT /v1/files/{key} HTTP/1.1\r\nHost: w\r\nAuthorization: Bearer {TOKEN}\r\n"
-        f"Content-Range: bytes 0-{len(CONTENT) - 1}/{len(CONTENT)}\r\nX-Content-SHA256: {SHA}\r\n"
-        f"Content-Length: {len(CONTENT)}\r\n\r\n"
+        f"Content-Range: bytes {start}-{total - 1}/{total}\r\nX-Content-SHA256: {sha256}\r\n"
+        f"Content-Length: {total - start}\r\n\r\n"
     )
-    with anyio.fail_after(20):
-        await raw.send(head.encode() + CONTENT[:sent])
+    return head.encode()
 
 
-def arrived(place: Path) -> int:
+def arrived(place: Path, sha256: str = SHA) -> int:
     """Bytes of a partial upload that are on the disk."""
-    partial = [path for path in place.parent.glob(".upload-*") if SHA in path.name]
-    return partial[0].stat().st_size if partial else 0
+    found = [path for path in place.parent.glob(".upload-*") if sha256 in path.name]
+    return found[0].stat().st_size if found else 0

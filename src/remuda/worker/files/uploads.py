@@ -38,6 +38,7 @@ from remuda.worker.files.upload_rules import (
 log = structlog.get_logger(__name__)
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Give = Callable[[bytes], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,35 +262,54 @@ async def _receive_into(partial: PartialFile, receive: Receive, upload: _Upload,
     return ending
 
 
-async def _receive_body(
-    receive: Receive, give: Callable[[bytes], Awaitable[None]], bytes_max: int
-) -> _Ending:
-    gathered: list[bytes] = []
-    waiting = received = 0
+async def _receive_body(receive: Receive, give: Give, bytes_max: int) -> _Ending:
+    gathered, received = _Gathered(give), 0
     try:
         while True:
             message: MutableMapping[str, Any] | None = None
-            with anyio.move_on_after(limits.STALL_S):
+            with anyio.move_on_after(limits.GATHER_S if gathered.size else limits.STALL_S):
                 message = await receive()
             if message is None:
-                return _Ending.STALLED
+                if not gathered.size:
+                    return _Ending.STALLED
+                await gathered.write()
+                continue
             if message["type"] == "http.disconnect":
                 return _Ending.LOST
             body: bytes = message.get("body", b"")
             received += len(body)
             if received > bytes_max:
                 return _Ending.OVERLONG
-            gathered.append(body)
-            waiting += len(body)
-            if waiting >= limits.WRITE_BYTES:
-                data, gathered, waiting = b"".join(gathered), [], 0
-                await give(data)
+            await gathered.add(body)
             if not message.get("more_body"):
                 return _Ending.WHOLE
     finally:
-        if waiting:
+        if gathered.size:
             with anyio.CancelScope(shield=True):
-                await give(b"".join(gathered))
+                await gathered.write()
+
+
+class _Gathered:
+    """Bytes on their way to the disk, which gets many at once where they come fast. What comes slowly is
+    written soon: a worker that is killed loses what it has gathered."""
+
+    def __init__(self, give: Give) -> None:
+        self.size = 0
+        self._give = give
+        self._chunks: list[bytes] = []
+        self._written_at = 0.0
+
+    async def add(self, data: bytes) -> None:
+        self._chunks.append(data)
+        self.size += len(data)
+        late = anyio.current_time() - self._written_at >= limits.GATHER_S
+        if self.size >= limits.WRITE_BYTES or late:
+            await self.write()
+
+    async def write(self) -> None:
+        data, self._chunks, self.size = b"".join(self._chunks), [], 0
+        self._written_at = anyio.current_time()
+        await self._give(data)
 
 
 def _too_large() -> TooLarge:
