@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -28,6 +29,12 @@ def frontend(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveFrontend]
     (data_dir / "models" / "followed.yaml").write_text(TEXT.format(name="followed"))
     with frontend_in(data_dir) as live:
         yield live
+
+
+@pytest.fixture(autouse=True)
+def _kept_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What an edit leaves for its author is not left on the machine that runs the tests."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
 
 @pytest.fixture
