@@ -76,4 +76,7 @@ def find_in(tree: Tree, folder: int, place: FilePlace, hashes: Hashes) -> FoundF
         raise Invalid("is a directory")
     if facts is None or (partial is not None and foreign_target(folder, place.name)):
         return FoundFile(partial, None)
-    return FoundFile(partial, hashes.look(tree, place.parts))
+    try:
+        return FoundFile(partial, hashes.look(tree, place.parts))
+    except NotFound:  # It has just gone, or is a link to nothing.
+        return FoundFile(partial, None)

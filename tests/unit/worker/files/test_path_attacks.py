@@ -90,6 +90,15 @@ async def test_links_within_a_folder_are_followed(server: FileServer) -> None:
     assert (server.models / "m/new").read_bytes() == b"x"
 
 
+async def test_a_link_to_nothing_is_as_good_as_nothing(server: FileServer) -> None:
+    (server.models / "gone").symlink_to("nowhere")
+
+    assert (await server.do(server.client.head, "models/gone")).status == 404
+    assert (await server.do(server.client.put_range, "models/gone", b"x", 0, 1)).status == 200
+    assert not (server.models / "gone").is_symlink()
+    assert (server.models / "gone").read_bytes() == b"x"
+
+
 async def test_pipes_and_devices_are_not_opened(server: FileServer) -> None:
     os.mkfifo(server.models / "pipe")
 
