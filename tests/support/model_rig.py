@@ -58,6 +58,7 @@ class ModelFrontend:
     library: ModelLibrary
     store: SqlModelStore
     database: Database
+    rows: "_Rows"
 
     async def install(self, what: str, name: str = "", **more: str) -> OpId:
         return (await self.installs.install(InstallRequest(what, name, "admin", **more))).operation.id
@@ -129,7 +130,7 @@ async def model_frontend(
             signal=ops.signal,
             models_path=library.models,
         )
-        yield ModelFrontend(ops, installs, library, store, database)
+        yield ModelFrontend(ops, installs, library, store, database, _Rows())
 
 
 @asynccontextmanager

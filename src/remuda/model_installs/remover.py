@@ -11,9 +11,9 @@ from anyio.abc import TaskStatus
 from anyio.to_thread import run_sync
 
 from remuda.core.errors import RemudaError
-from remuda.model_installs.library import ModelLibrary
+from remuda.model_installs.library import BroughtModel, ModelLibrary
 from remuda.model_installs.ports import InstalledModels, ModelTable
-from remuda.ops.model import DoneWithNote, Ending, Kind, ModelSpec, OpId, Step
+from remuda.ops.model import OF_MODELS, DoneWithNote, Ending, Kind, ModelSpec, OpId, Step
 from remuda.ops.ports import Filter, OpStore
 from remuda.scheduler.model import StoredModel
 from remuda.wire.sizes import install_size
@@ -58,20 +58,32 @@ class Remover:
             # In this order: what an install has just made a model of is seen in one of the two.
             coming = await self._at_work()
             models = await self._store.models()
-            return await run_sync(self._tidy, models, coming)
+            await run_sync(self._library.sweep_staging, set(coming.values()))
+            names = {one.name for one in models} | set(coming)
+            paths = {file.path for one in models if one.manifest is not None for file in one.manifest.files}
+            unused = [
+                one
+                for one in await run_sync(self._library.brought)
+                # What it is called is of no matter: it may have been renamed.
+                if one.name not in names and not any(file.path in paths for file in one.files)
+            ]
+            gone = [one.name for one in unused if await self._is_known(one)]
+            return await run_sync(self._remove, gone, models) if gone else 0
 
-    def _tidy(self, models: Sequence[StoredModel], coming: dict[str, OpId]) -> int:
-        names = {one.name for one in models} | set(coming)
+    async def _is_known(self, brought: BroughtModel) -> bool:
+        """Whether this database has ever had the model: a frontend that was started with another one removes
+        nothing that was brought for the first."""
+        about = Filter(kinds=OF_MODELS, model=brought.name, dismissed=True, limit=1)
+        return bool(await self._operations.views(about))
+
+    def _remove(self, names: Sequence[str], models: Sequence[StoredModel]) -> int:
         manifests = [one.manifest for one in models if one.manifest is not None]
         paths = {file.path for manifest in manifests for file in manifest.files}
         digests = {digest for manifest in manifests for digest in manifest.digests}
-        self._library.sweep_staging(set(coming.values()))
         freed = 0
-        for brought in self._library.brought():
-            renamed = any(file.path in paths for file in brought.files)  # What it is called is of no matter.
-            if brought.name not in names and not renamed:
-                freed += self._library.remove(brought.name, others_use=paths, keep_content=digests)
-                log.info("model_files_removed", model=brought.name)
+        for name in names:
+            freed += self._library.remove(name, others_use=paths, keep_content=digests)
+            log.info("model_files_removed", model=name)
         return freed
 
     async def _at_work(self) -> dict[str, OpId]:

@@ -231,7 +231,8 @@ def _behind_others(steps: Iterable[Step], ahead: Mapping[tuple[NodeId, str], OpI
         names = ((step.node, name) for name in step.goal.names)
         first = next((ahead[name] for name in names if ahead.get(name, step.op) != step.op), None)
         if first is not None:
-            waits[step.key] = f"waiting for operation {first} on this node"
+            where = "" if step.node == FRONTENDS else " on this node"
+            waits[step.key] = f"waiting for operation {first}{where}"
     return waits
 
 

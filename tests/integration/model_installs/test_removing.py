@@ -3,10 +3,15 @@
 import pytest
 
 from remuda.core.errors import NotFound
+from remuda.model_installs.remover import Remover
 from remuda.ops.model import State
 from remuda.scheduler.model import StoredModel
+from remuda.store.ops import SqlOpStore
+from remuda.store.replicas import SqlModelStore
 from tests.integration.model_installs.conftest import Make
 from tests.integration.model_installs.test_installing import TINY, padded
+from tests.support.clocks import HostClock
+from tests.support.fleet_tables import fresh_database
 from tests.support.hub import HubServer
 from tests.support.model_rig import ModelFrontend
 from tests.support.waiting import wait_until
@@ -97,3 +102,13 @@ async def test_other_frontends_let_go_of_what_one_of_them_removed(make: Make, hu
         assert first.visible() == ["m/m.gguf"]
         await first.tidy()
         assert first.visible() == []
+
+
+async def test_a_frontend_with_another_database_removes_nothing(
+    frontend: ModelFrontend, hub: HubServer
+) -> None:
+    await frontend.installed(await frontend.install(hub.add("/m.gguf", TINY)))
+    other, _ = fresh_database(HostClock())
+    remover = Remover(frontend.library, SqlModelStore(other), SqlOpStore(other), frontend.rows)
+    assert await remover.tidy() == 0
+    assert frontend.visible() == ["m/m.gguf"]
