@@ -138,7 +138,7 @@ def install_and_report(options: ClientOptions, body: dict[str, str], *, wait: bo
     from remuda.cli.ops_wait import Waiting, wait_and_report
 
     op = _submitted(options, body).operation
-    code = wait_and_report(options, [op], Waiting(wait=wait))
+    code = wait_and_report(options, [op], Waiting(wait=wait), quiet=wait and not options.as_json)
     if code is Exit.DONE and wait and not options.as_json:
         click.echo(one_line(f"{op.model}: installed; try it with: remuda chat {shlex.quote(op.model)}"))
     click.get_current_context().exit(code)

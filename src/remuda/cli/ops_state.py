@@ -86,6 +86,11 @@ def title(op: OpView) -> str:
     return f"{op.kind.replace('_', ' ')} {op.model or op.backend or op.name or op.uri}"
 
 
+def by_frontends(op: OpView) -> bool:
+    """Whether it concerns no node: frontends carry it out by themselves."""
+    return bool(op.steps) and all(step.node_id == FRONTENDS for step in steps_of(op))
+
+
 def on_node(step: StepView) -> str:
     """` on gpu-1`; nothing for what the frontends do for themselves."""
     return "" if step.node_id == FRONTENDS else f" on {step.node_name}"

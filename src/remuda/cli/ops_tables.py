@@ -135,8 +135,9 @@ def op_table(ops: Sequence[OpView], now: datetime, output: Console) -> Renderabl
         Column("BY", [op.asked_by or UNKNOWN for op in ops], needed=2),
         Column("NODES", [op.selection or UNKNOWN for op in ops], needed=4),
     ]
-    failed = [Text(one_line(f"{short_id(op.id)}: {op.error}")) for op in ops if op.error]
-    return Group(fitting(columns, output), *([Text(), *failed] if failed else []))
+    told = ((short_id(op.id), op.error or (op.message if op.status == "retrying" else "")) for op in ops)
+    reasons = [Text(one_line(f"{id}: {why}")) for id, why in told if why]
+    return Group(fitting(columns, output), *([Text(), *reasons] if reasons else []))
 
 
 def op_page(op: OpView, now: datetime, output: Console) -> RenderableType:

@@ -12,16 +12,19 @@ import click
 from remuda.cli.exits import Exit, Interrupted, Unfinished, report
 from remuda.cli.fleet_tables import some_of
 from remuda.cli.invocation import ClientOptions
-from remuda.cli.ops_state import FRONTENDS, Picture, short_id, steps_of, title
+from remuda.cli.ops_state import FRONTENDS, Picture, by_frontends, short_id, steps_of, title
 from remuda.cli.ops_tables import outcome_lines
 from remuda.cli.ops_watch import displaying, follow
 from remuda.cli.output import one_line
 from remuda.core.errors import FrontendUnreachable, Problem
 from remuda.wire.codec import encode
-from remuda.wire.operations import OpView
+from remuda.wire.operations import OpView, ProblemView
 
 _TOO_LATE = "expired"  # It reached the expiry that was asked for; that is not an error.
+_WRONG_SOURCE = frozenset({"not_found", "invalid", "content_refused"})  # A retry would ask for the same.
 _BAD_BUILD = frozenset({"proof_failed", "rolled_back"})  # The node has the version before again.
+
+_TOLD_AS_ERRORS = ("failed", "cancelled")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +95,11 @@ def _exit_code(options: ClientOptions, ended: Sequence[OpView]) -> Exit:
 
 
 def _problem(op: OpView, *, as_json: bool) -> Problem | None:
-    """The reasons are in the JSON document only: on a terminal they were just printed, node by node."""
+    """The reasons are in the JSON document only: on a terminal they were just printed, node by node. Of what
+    concerns no node nothing was printed."""
+    if op.status == "failed" and by_frontends(op):
+        why = next((step.problem.message for step in steps_of(op) if step.problem), op.error)
+        return Problem("failed_on_nodes", f"{title(op)}: {why or 'it failed'}", _again(op))
     if op.status == "failed":
         nodes = [
             step.node_name for step in steps_of(op) if step.state == "failed" and step.node_id != FRONTENDS
@@ -113,11 +120,25 @@ def _again(op: OpView) -> str:
         return "the build has to be fixed first: push one that starts, then install or upgrade to it"
     may_pass = not problems or any(problem.retryable or problem.code == _TOO_LATE for problem in problems)
     first = "" if may_pass else "fix the cause first; then "
+    if by_frontends(op):
+        return _frontends_again(op, problems, may_pass=may_pass)
     if op.selection == FRONTENDS:
         return f"{first}try it again with: remuda ops retry {short_id(op.id)}"
     if op.kind == "load":
         return f"{first}try it again with: remuda models load {shlex.quote(op.model)}"
     return f"{first}try those nodes again with: remuda ops retry {short_id(op.id)}"
+
+
+def _frontends_again(op: OpView, problems: Sequence[ProblemView], *, may_pass: bool) -> str:
+    known = next((problem.hint for problem in problems if problem.hint), "")
+    if op.kind == "install_model" and any(problem.code in _WRONG_SOURCE for problem in problems):
+        return (
+            f"{known or 'check what was asked for'}; then install it anew: remuda models install SOURCE|NAME"
+        )
+    again = f"try it again with: remuda ops retry {short_id(op.id)}"
+    if may_pass:
+        return f"{known}; {again}" if known else again
+    return f"{known or 'fix the cause first'}; then {again}"
 
 
 def _print_started(options: ClientOptions, ops: Sequence[OpView], together: bool) -> None:
@@ -136,8 +157,11 @@ def _print_outcome(options: ClientOptions, ops: Sequence[OpView], waiting: Waiti
     if options.as_json:
         _print_json(ops, together, as_event=waiting.watch)
         return
-    for line in (line for op in ops for line in outcome_lines(op)):
-        click.echo(line)
+    for op in ops:
+        if by_frontends(op) and op.status in _TOLD_AS_ERRORS:
+            continue
+        for line in outcome_lines(op):
+            click.echo(line)
 
 
 def _print_json(ops: Sequence[OpView], together: bool, *, as_event: bool = False) -> None:

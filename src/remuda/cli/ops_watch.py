@@ -15,7 +15,7 @@ from rich.text import Text
 from remuda.cli.commands import connect
 from remuda.cli.following import EventStream, Lost, StreamTimeouts
 from remuda.cli.invocation import ClientOptions
-from remuda.cli.ops_state import AT_WORK, Picture, on_node, short_id, steps_of, title
+from remuda.cli.ops_state import AT_WORK, Picture, by_frontends, on_node, short_id, steps_of, title
 from remuda.cli.ops_tables import Place, amount, measured, note, progress_table, retrying, step_word
 from remuda.cli.options import ask_for
 from remuda.cli.output import one_line, raise_if_reader_gone
@@ -105,15 +105,24 @@ def displaying(
     if as_json:
         yield JsonLines(file) if watch else Silent()
     elif outcome_follows:
-        with displaying(as_json=False, watch=watch, file=file) as display:
+        with _live(file, all_ops=all_ops, outcome_follows=True) as display:
             yield WithoutOutcomes(display)
-    elif file.isatty():
+    else:
+        with _live(file, all_ops=all_ops) as display:
+            yield display
+
+
+@contextmanager
+def _live(file: IO[str], *, all_ops: bool, outcome_follows: bool = False) -> Iterator[Display]:
+    """Bars on a terminal, lines elsewhere."""
+    if file.isatty():
         console = Console(file=file, highlight=False, markup=False, emoji=False)
         bars = OperationBars(console, SystemClock(), all_ops=all_ops)
         with Live(get_renderable=bars.render, console=bars.console, refresh_per_second=8):
             yield bars
     else:
-        with _looked_at(OperationLines(file, SystemClock(), all_ops=all_ops)) as lines:
+        shown = OperationLines(file, SystemClock(), all_ops=all_ops, outcome_follows=outcome_follows)
+        with _looked_at(shown) as lines:
             yield lines
 
 
@@ -272,12 +281,16 @@ def _marks(ops: Sequence[OpView]) -> Iterator[tuple[Place, object]]:
 
 class OperationLines:
     """One for each change of state or phase of a node, and each tenth of its way. The reason of a failure is
-    told in full once, however often it is met again."""
+    told in full once, however often it is met again. `outcome_follows`: how an operation ended that concerns
+    no node is printed elsewhere."""
 
-    def __init__(self, file: IO[str], clock: Clock, *, all_ops: bool = False) -> None:
+    def __init__(
+        self, file: IO[str], clock: Clock, *, all_ops: bool = False, outcome_follows: bool = False
+    ) -> None:
         self._file = file
         self._clock = clock
         self._all_ops = all_ops
+        self._outcome_follows = outcome_follows
         self._idle_told = False
         self._ops: Mapping[str, OpView] = {}
         self._told: dict[Place, tuple[object, ...]] = {}
@@ -324,6 +337,8 @@ class OperationLines:
         known = any(id == op.id for id, _ in self._told)
         if op.finished_at is not None and not known:
             return  # It had finished before the start.
+        if op.finished_at is not None and self._outcome_follows and by_frontends(op):
+            return
         for step in steps_of(op):
             mark, key = _mark(step), (op.id, step.node_id)
             if self._told.get(key) != mark:

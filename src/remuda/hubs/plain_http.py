@@ -7,7 +7,7 @@ from pathlib import PurePosixPath
 from pydantic import SecretStr
 from yarl import URL
 
-from remuda.core.errors import Forbidden, Invalid, Unauthorized
+from remuda.core.errors import Forbidden, Invalid, NotFound, Unauthorized
 from remuda.hubs.model import Offer
 from remuda.models.files import path_fault
 from remuda.oci.blobs import BlobStore, OnBytes
@@ -69,6 +69,12 @@ class HttpSupplier:
         )
 
     async def _explain_refusal(self, answer: Response) -> None:
+        if answer.status == 404:
+            raise NotFound(
+                f"{self.name} does not exist",
+                hint=f"check the address; if it is private, put a token for {answer.url.authority} into the "
+                "credentials file",
+            )
         if answer.status not in (401, 403) or answer.url.origin() != self._url.origin():
             return
         used = "with the credentials that are used" if self._authorization else "without credentials"

@@ -337,7 +337,8 @@ def _not_reached(
     match error:
         case aiohttp.ConnectionTimeoutError():
             why = f"no answer within {limits.CONNECT_S:g} s"
-            return RegistryFailed(f"{place} cannot be reached: {why}", hint=_plain_http_hint(url))
+            hint = _plain_http_hint(url) if _is_registry(url) else ""
+            return RegistryFailed(f"{place} cannot be reached: {why}", hint=hint)
         case TimeoutError():
             return RegistryFailed(f"no answer from {place} within {idle_read_s:g} s")
     cause = error.os_error
@@ -351,10 +352,16 @@ def _not_reached(
 def _plain_http_hint(url: URL) -> str:
     if url.scheme != "https":
         return ""
+    if not _is_registry(url):
+        return "if it is meant to be reached over plain HTTP, give its address with http://"
     return (
         f"if it is a registry over plain HTTP, add {url.authority} to insecure-registries "
         "(REMUDA_INSECURE_REGISTRIES) of the frontend and of each worker"
     )
+
+
+def _is_registry(url: URL) -> bool:
+    return url.path.startswith("/v2/")
 
 
 _SAID_CHARS_MAX = 300

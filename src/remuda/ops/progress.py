@@ -254,7 +254,8 @@ class Summary:
 def summarise(operation: Operation, steps: Sequence[Step], progress: Mapping[NodeId, float]) -> Summary:
     """`progress` holds 0..1 for nodes at work, where it is known."""
     counts = Counter(step.state for step in steps)
-    retrying = [step for step in steps if _waits_to_retry(step)]
+    stops = operation.wish is Wish.CANCEL  # Then nothing is tried again.
+    retrying = [] if stops else [step for step in steps if _waits_to_retry(step)]
     status = _status(operation, counts, retrying=bool(retrying))
     done = sum(_share(step, progress.get(step.node, 0.0)) for step in steps)
     fraction = done / len(steps) if steps else 1.0

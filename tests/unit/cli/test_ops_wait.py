@@ -97,6 +97,40 @@ def test_trying_again_is_suggested_at_once_only_where_that_can_help(
     assert ("the build has to be fixed first" in said, "ops retry" in said) == (True, False)
 
 
+def an_install(state: str, status: str, problem: ProblemView | None = None) -> OpView:
+    step = a_step("frontends", state=state, problem=problem).model_copy(update={"node_id": "frontends"})
+    error = f"{problem.message}" if problem else ""
+    facts = {"kind": "install_model", "model": "tiny", "selection": "frontends", "error": error}
+    return an_op(step, status=status, finished_at=NOON, **facts)
+
+
+def test_what_frontends_do_by_themselves_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
+    begun = an_install("running", "running").model_copy(update={"finished_at": None})
+    full = ProblemView(code="forbidden", message="it may not be read", hint="log in")
+    for op in (an_install("succeeded", "succeeded"), an_install("failed", "failed", full)):
+        live = WithoutOutcomes(OperationLines(sys.stderr, HandClock(), outcome_follows=True))
+        live.show(Picture({ID: begun}), op_event(begun))
+        live.show(Picture({ID: op}), op_event(op))
+        wait_and_report(ASKED, [op], Waiting())
+
+    said = capsys.readouterr()
+    assert said.out == "install model tiny: done\n"
+    assert said.err.splitlines() == [
+        "install model tiny: at work",
+        "install model tiny: at work",
+        "error: install model tiny: it may not be read",
+        "hint: log in; then try it again with: remuda ops retry 3f2a1b0c",
+    ]
+
+
+def test_a_wrong_source_is_not_to_be_retried(capsys: pytest.CaptureFixture[str]) -> None:
+    missing = ProblemView(code="not_found", message="tiny 9 has no wheel", hint="there are wheels of 0.1")
+    wait_and_report(ASKED, [an_install("failed", "failed", missing)], Waiting())
+
+    hint = "hint: there are wheels of 0.1; then install it anew: remuda models install SOURCE|NAME\n"
+    assert capsys.readouterr().err == f"error: install model tiny: tiny 9 has no wheel\n{hint}"
+
+
 def test_a_load_that_failed_is_asked_for_anew(capsys: pytest.CaptureFixture[str]) -> None:
     wait_and_report(ASKED, [ended("failed", "failed", kind="load", model="qwen")], Waiting())
 

@@ -313,6 +313,12 @@ def test_the_list_has_a_row_per_operation_and_why_one_failed() -> None:
     assert "3f2a1b0c: attic: the disk is full" in table
 
 
+def test_the_list_tells_why_an_operation_is_retried() -> None:
+    op = an_op(a_step(state="pending"), status="retrying", message="to be retried. hub cannot be reached")
+    table = rendered(op_table([op], NOON, Console(width=200, file=StringIO())))
+    assert "3f2a1b0c: to be retried. hub cannot be reached" in table
+
+
 def test_a_narrow_terminal_keeps_what_matters() -> None:
     table = rendered(op_table([an_op(a_step())], NOON, Console(width=50, file=StringIO())), width=50)
 

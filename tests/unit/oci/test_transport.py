@@ -13,7 +13,14 @@ from remuda.oci.transport import Registries, open_transport
 pytestmark = pytest.mark.anyio
 
 
-async def test_a_registry_over_plain_http_is_named_with_the_setting_that_allows_it() -> None:
+@pytest.mark.parametrize(
+    ("path", "hint"),
+    [
+        ("/v2/", "add {} to insecure-registries (REMUDA_INSECURE_REGISTRIES)"),
+        ("/models/tiny.gguf", "give its address with http://"),
+    ],
+)
+async def test_a_server_of_plain_http_is_named_with_what_to_change(path: str, hint: str) -> None:
     async def serve(stream: ByteStream) -> None:
         async with stream:
             await stream.receive()
@@ -24,11 +31,11 @@ async def test_a_registry_over_plain_http_is_named_with_the_setting_that_allows_
     async with listener, open_transport(Registries()) as transport, anyio.create_task_group() as tasks:
         tasks.start_soon(listener.serve, serve)
         with pytest.raises(Misconfigured, match="does not speak HTTPS") as refused:
-            async with transport.request("GET", URL(f"https://{place}/v2/")):
+            async with transport.request("GET", URL(f"https://{place}{path}")):
                 pass
         tasks.cancel_scope.cancel()
 
-    assert f"add {place} to insecure-registries (REMUDA_INSECURE_REGISTRIES)" in refused.value.hint
+    assert hint.format(place) in refused.value.hint
 
 
 @pytest.mark.parametrize(

@@ -54,3 +54,11 @@ def test_nodes_that_wait_for_their_next_attempt_are_not_merely_queued() -> None:
     assert summary.message.endswith(f"1 to be retried. {waits.node_name}: registry:5000 cannot be reached")
     busy = [waits, a_step(node="node-2", state=State.RUNNING)]
     assert summarise(an_operation(), busy, {}).status is Status.RUNNING
+
+
+def test_an_operation_that_is_being_cancelled_is_not_said_to_be_retried() -> None:
+    down = Problem("install_failed", "registry:5000 cannot be reached", retryable=True)
+    waits = a_step(attempt=1, failures=1, problem=down, wait_until=NOW + timedelta(seconds=30))
+    summary = summarise(an_operation(wish=Wish.CANCEL), [waits], {})
+    assert summary.status is Status.CANCELLING
+    assert "retried" not in summary.message
