@@ -154,7 +154,7 @@ class _Install:
             )
             if before is not None and self._is_there(before, manifest):
                 return DoneWithNote(ALREADY_INSTALLED)
-            return await self._arrived(resolved, manifest, before)
+            return await self._arrived(resolved, manifest)
 
     async def _from_parts(self) -> Resolved:
         """Each file from its own source."""
@@ -240,7 +240,7 @@ class _Install:
         where = f"{folder_of(self._name)}/{file.path}"
         return ManifestFile(path=where, size=path.stat().st_size, sha256=digest.removeprefix("sha256:"))
 
-    async def _arrived(self, resolved: Resolved, manifest: Manifest, before: StoredModel | None) -> Ending:
+    async def _arrived(self, resolved: Resolved, manifest: Manifest) -> Ending:
         library, step = self._deps.library, self._step
         paths = [file.path for file in manifest.files]
         staged = await run_sync(library.stage, step.op, manifest.files)
@@ -248,6 +248,7 @@ class _Install:
             look = partial(described, self._name, staged, paths, resolved.hints, self._spec.config)
             config = await run_sync(look)
             text = write_model(config)
+            before = await self._known()  # Downloads take hours, in which people add and edit models.
             if before is not None and _still_fits(before, paths):
                 text, config = before.text, read_model(before.text)
             brought = BroughtModel(self._name, step.op, manifest.files)
@@ -258,7 +259,7 @@ class _Install:
         model = StoredModel(
             self._name, text, config.revision, ADDED, manifest=manifest, kept_by=self._deps.frontend
         )
-        if await self._deps.store.put_installed(model, step.op, step.attempt) is None:
+        if await self._deps.store.put_installed(model, before, step.op, step.attempt) is None:
             return _TAKEN_OVER
         self._deps.table.rows_changed()
         await run_sync(library.forget_arrived, step.op)
@@ -274,9 +275,18 @@ def _still_fits(before: StoredModel, paths: Sequence[str]) -> bool:
         return False
 
 
+def _alias_of(model: StoredModel) -> str:
+    try:
+        return read_model(model.text).alias
+    except Invalid:
+        return ""
+
+
 def check_replaceable(found: StoredModel, source: str) -> None:
     """Conflict for a model that an install from this source must not touch."""
     hint = "choose another name with --name, or remove that model first"
+    if found.manifest is None and (alias := _alias_of(found)):
+        raise Conflict(f"{found.name} is already another name for the model {alias}", hint=hint)
     if found.manifest is None:
         where = f"by the file {found.file}" if found.file else "by hand"
         raise Conflict(f"there is a model {found.name} already, which was added {where}", hint=hint)

@@ -26,9 +26,12 @@ class ModelHub(Protocol):
 class InstalledModels(Protocol):
     async def models(self) -> Sequence[StoredModel]: ...
 
-    async def put_installed(self, model: StoredModel, op: OpId, attempt: int) -> StoredModel | None:
+    async def put_installed(
+        self, model: StoredModel, before: StoredModel | None, op: OpId, attempt: int
+    ) -> StoredModel | None:
         """Add the model with its manifest, or give the one of its name these, as the outcome of this attempt.
-        None when the attempt is over, or its operation is not wanted any more: nothing is written then."""
+        None when the attempt is over, or its operation is not wanted any more: nothing is written then.
+        Conflict if the model of this name is not the one that was found there before."""
         ...
 
     async def remove_written(self, name: str, written_at: str) -> StoredModel | None:

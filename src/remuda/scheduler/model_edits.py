@@ -164,6 +164,7 @@ class ModelEdits:
                 raise Conflict(f"{name} has this name already")
             require_added(before.stored)
             await self._require_quiet(before.config.id)
+            await self._models.require_free(new)
             renaming = await self._renaming(before, new, keep_alias=keep_alias)
             keys = await self._store.rename_model(renaming)
             if keys is None:

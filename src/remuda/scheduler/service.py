@@ -26,6 +26,7 @@ from remuda.scheduler.ports import ModelStore, ReplicaStore, RoutingTable
 from remuda.wire.nodes import RunningReplica
 
 _TRIES = 5  # Others place replicas, too.
+_INSTALLS: Final = frozenset({Kind.INSTALL_MODEL})
 _LOADS: Final = frozenset({Kind.LOAD})
 _LOADS_LOOKED_AT: Final = 200
 _NOT_RUNNING: Final = frozenset({"failed", "stopping", "waiting"})
@@ -119,11 +120,22 @@ class Models:
             require_added(before.stored)
         with located(text):
             warnings = await self.check(config, new=before is None)
+        if before is None:
+            await self.require_free(config.id)
         await self._store.put_model(StoredModel(config.id, text, config.revision, ADDED))
         self._table.rows_changed()
         await self._table.refresh()
         same = before is not None and before.stored.text == text
         return AddedModel(await self.get(config.id), before is not None, config.unknown, warnings, same)
+
+    async def require_free(self, name: str) -> None:
+        """Conflict while a model is being installed under this name."""
+        for view in await self._operations.views(Filter(finished=False, kinds=_INSTALLS, model=name)):
+            op = view.operation
+            raise Conflict(
+                f"{name} is being installed from {op.source.uri}, by operation {op.id[:8]}",
+                hint=f"wait for it, end it with: remuda ops cancel {op.id[:8]}; or choose another name",
+            )
 
     async def check(self, config: ModelConfig, *, new: bool) -> tuple[str, ...]:
         """What to know about a configuration that is accepted. Invalid, naming the field, for another."""

@@ -57,8 +57,12 @@ class SqlModelStore:
     async def rename_model(self, renaming: Renaming) -> tuple[str, ...] | None:
         return await self._database.transact(lambda c, now: _rename(c, now, renaming))
 
-    async def put_installed(self, model: StoredModel, op: OpId, attempt: int) -> StoredModel | None:
-        return await self._database.transact(lambda c, now: _put_installed(c, now, model, op, attempt))
+    async def put_installed(
+        self, model: StoredModel, before: StoredModel | None, op: OpId, attempt: int
+    ) -> StoredModel | None:
+        return await self._database.transact(
+            lambda c, now: _put_installed(c, now, model, before, op, attempt)
+        )
 
     async def remove_written(self, name: str, written_at: str) -> StoredModel | None:
         return await self._database.transact(lambda c, now: _remove_written(c, name, written_at))
@@ -163,11 +167,25 @@ _AT_IT: Final = (
 
 
 def _put_installed(
-    connection: Connection, now: datetime, model: StoredModel, op: OpId, attempt: int
+    connection: Connection,
+    now: datetime,
+    model: StoredModel,
+    before: StoredModel | None,
+    op: OpId,
+    attempt: int,
 ) -> StoredModel | None:
     take_turn(connection)  # From here on nobody takes the attempt away.
     if connection.scalar(_AT_IT, {"op": op, "attempt": attempt}) is None:
         return None
+    found = connection.execute(
+        select(models).where(models.c.name == model.name).with_for_update()
+    ).one_or_none()
+    known = None if before is None else (before.text, before.origin)
+    if found is not None and (found.text, found.origin) != known:
+        raise Conflict(
+            f"{model.name} was {'added' if before is None else 'changed'} while it was being installed",
+            hint="look at it with: remuda models show; then install it again, or under another name",
+        )
     put = _put(connection, now, model)
     brought = {"manifest": model.manifest, "kept_by": model.kept_by or ""}
     connection.execute(update(models).where(models.c.name == model.name).values(**brought))

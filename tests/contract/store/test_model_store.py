@@ -182,7 +182,7 @@ async def test_an_installed_model_has_its_manifest_and_keeps_it_when_it_is_edite
     store: SqlModelStore, database: Database
 ) -> None:
     ops = await an_install(database)
-    put = await store.put_installed(installed_model(), INSTALL, 1)
+    put = await store.put_installed(installed_model(), None, INSTALL, 1)
     assert put is not None
     assert await store.models() == [put]
     await store.put_model(a_model("m", "name: m\nthreads: 2\n"))
@@ -193,12 +193,23 @@ async def test_an_installed_model_has_its_manifest_and_keeps_it_when_it_is_edite
     assert [found.operation.id for found in await ops.views(Filter(model="m"))] == [INSTALL]
 
 
+async def test_an_install_overwrites_nothing_that_it_has_not_seen(
+    store: SqlModelStore, database: Database
+) -> None:
+    await an_install(database)
+    by_hand = await store.put_model(a_model("m", "name: m\nthreads: 2\n"))
+    with pytest.raises(Conflict, match="m was added while it was being installed"):
+        await store.put_installed(installed_model(), None, INSTALL, 1)
+    assert await store.models() == [by_hand]
+    assert await store.put_installed(installed_model(), by_hand, INSTALL, 1) is not None
+
+
 @pytest.mark.parametrize(("attempt", "wish"), [(2, Wish.RUN), (1, Wish.CANCEL), (1, Wish.PAUSE)])
 async def test_what_is_over_or_unwanted_installs_nothing(
     store: SqlModelStore, database: Database, attempt: int, wish: Wish
 ) -> None:
     await an_install(database, wish)
-    assert await store.put_installed(installed_model(), INSTALL, attempt) is None
+    assert await store.put_installed(installed_model(), None, INSTALL, attempt) is None
     assert await store.models() == []
 
 

@@ -127,6 +127,24 @@ async def test_how_far_it_is_can_be_watched(frontend: ModelFrontend, hub: HubSer
     assert job(await frontend.view(op)).completed
 
 
+async def test_a_model_that_is_added_meanwhile_is_not_replaced(
+    frontend: ModelFrontend, hub: HubServer
+) -> None:
+    hub.bytes_per_s = 1_500_000
+    op = await frontend.install(hub.add("/m.gguf", padded(300_000)))
+    await wait_until(lambda: hub.bytes_sent > 0)
+    by_hand = await frontend.store.put_model(StoredModel("m", "name: m\n", "1", "added"))
+    hub.bytes_per_s = None
+
+    step = await frontend.ended(op)
+
+    assert step.state is State.FAILED
+    assert step.problem is not None
+    assert "there is a model m already, which was added by hand" in step.problem.message
+    assert await frontend.store.models() == [by_hand]
+    assert frontend.visible() == []
+
+
 async def test_a_pause_keeps_what_came_and_cancelling_ends_it(
     frontend: ModelFrontend, hub: HubServer
 ) -> None:

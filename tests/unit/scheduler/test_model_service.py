@@ -5,7 +5,20 @@ import re
 import pytest
 
 from remuda.core.errors import Conflict, Invalid, NoCapacity, NotFound, Problem
-from remuda.ops.model import Kind, State, UnloadCause, UnloadReason
+from remuda.ops.model import (
+    FRONTENDS,
+    Goal,
+    Kind,
+    ModelSpec,
+    Operation,
+    OpId,
+    RollOut,
+    Source,
+    State,
+    Step,
+    UnloadCause,
+    UnloadReason,
+)
 from remuda.ops.ports import Filter, View
 from remuda.scheduler.load_ops import UnloadRequests, target_of
 from remuda.scheduler.model import ReplicaState, StoredModel
@@ -60,6 +73,17 @@ async def test_model_that_is_added_again_is_replaced(served: Served) -> None:
     assert (told.replaced, told.unchanged) == (True, False)
     assert (await served.service.get("qwen")).config.context_size == 512
     assert (await served.service.add(a_model("qwen", "context_size: 512\n"))).unchanged
+
+
+async def test_a_name_under_which_a_model_is_being_installed_is_taken(served: Served) -> None:
+    source = Source("", uri="https://hub.test/new.gguf", name="new", model=ModelSpec())
+    op = OpId("3f2a1b0c-1")
+    operation = Operation(op, Kind.INSTALL_MODEL, source, RollOut(1), "ada", served.clock.now())
+    step = Step(op, FRONTENDS, "frontends", Kind.INSTALL_MODEL, source, Goal(("model new",)))
+    await served.operations.submit(operation, [step])
+    with pytest.raises(Conflict, match=r"being installed from https://hub\.test/new\.gguf.* 3f2a1b0c"):
+        await served.service.add(a_model("new"))
+    assert [one.config.id for one in await served.service.configured()] == ["qwen"]
 
 
 async def test_model_that_is_disabled_is_there_until_it_is_removed(served: Served) -> None:
