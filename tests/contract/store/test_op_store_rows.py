@@ -21,6 +21,7 @@ from remuda.fleet.ports import Note
 from remuda.ops.model import (
     Goal,
     Kind,
+    ModelSpec,
     Operation,
     OpId,
     ReplicaTarget,
@@ -48,7 +49,16 @@ words = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"
 escaped_words = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)  # Inside JSON anything goes.
 counts = st.integers(0, 1000)
 instants = st.datetimes(datetime(1970, 1, 1), datetime(2200, 1, 1), timezones=st.just(UTC))
-sources = st.builds(Source, words, escaped_words, escaped_words, escaped_words, escaped_words)
+specs = st.builds(
+    ModelSpec,
+    sha256=escaped_words,
+    mirrors=st.lists(escaped_words, max_size=2).map(tuple),
+    config=escaped_words,
+    files=st.lists(escaped_words, max_size=2).map(tuple),
+    any_files=st.booleans(),
+)
+# A model is looked up by its name, which is checked before; a backend's is inside JSON.
+sources = st.builds(Source, words, escaped_words, escaped_words, words, escaped_words, st.none() | specs)
 problems = st.builds(Problem, escaped_words, escaped_words, escaped_words, st.booleans())
 
 all_operations = st.builds(
