@@ -49,6 +49,17 @@ def test_an_event_that_was_overtaken_changes_nothing() -> None:
     assert fold(live, ours(1, 90.0), 1.0) is live
 
 
+def test_parts_of_a_load_count_for_themselves_and_one_that_is_over_does_not_come_back() -> None:
+    """Hashing, staging and installing are told by requests of their own, whose numbers begin anew."""
+    live = folded(ours(9, 0.0, 5, phase="hashing"), ours(700, 45.0, 3, phase="staging"))
+    assert (live.phase, live.current_bytes) == ("staging", 3)
+    assert fold(live, ours(10, 0.0, 6, phase="hashing"), 3.0) is live
+    assert fold(live, ours(699, 46.0, 4, phase="staging"), 3.0) is live
+    installing = fold(live, ours(1, 10.0, 1), 3.0)
+    assert (installing.phase, installing.fraction) == ("downloading", 0.45)
+    assert fold(installing, ours(701, 46.0, 4, phase="staging"), 4.0) is installing
+
+
 def test_an_event_without_a_number_after_those_with_one_changes_nothing() -> None:
     """Whoever numbers its events numbers all of them: another one is a stranger's."""
     live = folded(ours(2, 40.0))

@@ -8,9 +8,9 @@ from typing import Any, get_args
 import pytest
 
 from remuda.core.errors import Problem
-from remuda.core.ids import NodeId
+from remuda.core.ids import NodeId, ReplicaKey
 from remuda.ops import op_views
-from remuda.ops.model import Kind, OpId, Source, State, Step, Wish
+from remuda.ops.model import Kind, OpId, ReplicaTarget, Source, State, Step, Wish
 from remuda.ops.op_views import grouped_failures, with_steps
 from remuda.ops.ports import Progress, View
 from remuda.ops.progress import NOTHING_LIVE, LiveProgress, overlaid
@@ -286,3 +286,33 @@ def test_rate_and_remaining_time_are_shown_when_they_were_measured_and_left_out_
         shown = with_steps(seen(running()), NOW, _Overlay({("op-1", "node-1"): live}))
         progress = json.loads(encode(shown))["steps"][0]["progress"]
         assert (progress.get("rate_bytes_s"), progress.get("left_s")) == (rate, left)
+
+
+def test_load_whose_files_are_on_their_way_is_listed_as_staging() -> None:
+    target = ReplicaTarget(ReplicaKey("qwen", 0), "r1")
+    step = replace(running(), kind=Kind.LOAD, target=target)
+    heard = Progress(step.attempt, 0.2, "staging", "Copying 1/2 q.gguf", 10, 40)
+    (shown,) = op_views.staging_items([seen(step, progress={step.node: heard})])
+    decoded = json.loads(encode(shown))
+    assert decoded == {
+        "id": "staging:qwen",
+        "fullName": "qwen",
+        "name": "qwen",
+        "jobID": "staging:qwen",
+        "progress": 25,
+        "taskType": "staging",
+        "isDeletion": False,
+        "isBackend": False,
+        "isQueued": False,
+        "cancellable": False,
+        "message": "Copying 1/2 q.gguf",
+        "nodeID": step.node,
+        "nodeName": step.node_name,
+        "phase": "staging",
+        "currentBytes": 10,
+        "totalBytes": 40,
+        "nodes": [],
+    }
+    installing = replace(heard, phase="downloading")
+    assert op_views.staging_items([seen(step, progress={step.node: installing})]) == ()
+    assert op_views.staging_items([seen(step)]) == ()

@@ -60,3 +60,19 @@ def test_what_an_earlier_attempt_had_is_no_news() -> None:
 def test_process_that_takes_in_its_model_is_loading() -> None:
     loading = replace(STAGING, state=ReplicaState.LOADING)
     assert status_of(loading, a_view(State.RUNNING)) == LoadStatus("qwen", "loading", "gpu-1", 80.0)
+
+
+def test_files_on_their_way_are_told_as_such() -> None:
+    heard = Progress(
+        2, fraction=0.2, phase="staging", file_name="Copying 2/3 q.gguf", current_bytes=10, total_bytes=40
+    )
+    assert status_of(STAGING, a_view(State.RUNNING, heard)) == LoadStatus(
+        "qwen", "staging", "gpu-1", 25.0, 10, 40, 2, 3
+    )
+
+
+def test_hashing_is_a_part_of_staging_in_which_nothing_is_sent() -> None:
+    heard = Progress(2, phase="hashing", file_name="Hashing q.gguf", current_bytes=10, total_bytes=40)
+    assert status_of(STAGING, a_view(State.RUNNING, heard)) == LoadStatus(
+        "qwen", "staging", "gpu-1", 0.0, 0, 40, 1, 1
+    )
