@@ -21,6 +21,7 @@ from remuda.assembly import addresses
 from remuda.assembly.bus import BusPlan, BusPlanner, BusStopSender, command_prober
 from remuda.assembly.model_galleries import open_model_galleries
 from remuda.assembly.operations import FrontendParts, open_ops
+from remuda.assembly.pushing import NodePush
 from remuda.assembly.running import Runner, background
 from remuda.assembly.serving import ServingDeps, ServingRig
 from remuda.assembly.settings import FrontendSettings
@@ -54,6 +55,7 @@ from remuda.hubs.hubs import Hubs, open_hubs
 from remuda.model_installs.library import ModelLibrary
 from remuda.oci.transport import RetryPolicy
 from remuda.ops.broadcast import ChangeSignal
+from remuda.staging.push import open_pusher
 from remuda.store.accounts import SqlKeyStore, SqlSecretStore
 from remuda.store.database import Database, open_database
 from remuda.store.fleet import SqlFleetStore
@@ -260,7 +262,8 @@ class _Build:
             open_model_galleries(self._settings, self._folder, self.clock)
         )
         library = ModelLibrary(self._folder.model_store, self.models)
-        rig = ServingRig(ground, hubs, library, galleries)
+        pusher = await self._stack.enter_async_context(open_pusher(self.entropy))
+        rig = ServingRig(ground, hubs, library, galleries, NodePush(pusher, ground.tokens))
         ops = await self._stack.enter_async_context(open_ops(ground.parts, rig.model_work, rig.file_work))
         serving, inference = await self._stack.enter_async_context(rig.at_work())
         database = ground.parts.database

@@ -43,6 +43,7 @@ from remuda.scheduler.load_ops import UnloadRequests
 from remuda.scheduler.loader import Loader, LoaderDeps, LoadLimits, ReplicaWork
 from remuda.scheduler.model import Replica
 from remuda.scheduler.model_edits import ModelEdits
+from remuda.scheduler.ports import FilePush
 from remuda.scheduler.replica_placer import PlacementInputs, ReplicaPlacer
 from remuda.scheduler.service import Models
 from remuda.scheduler.stager import Stager, StagerDeps
@@ -88,9 +89,15 @@ class ServingRig:
     """The parts, put together in two steps: operations carry out loads, and loads need operations."""
 
     def __init__(
-        self, ground: ServingDeps, hubs: ModelHub, library: ModelLibrary, galleries: ModelGalleries
+        self,
+        ground: ServingDeps,
+        hubs: ModelHub,
+        library: ModelLibrary,
+        galleries: ModelGalleries,
+        push: FilePush,
     ) -> None:
         self._ground = ground
+        self._push = push
         self._galleries = galleries
         self._hubs = hubs
         self._library = library
@@ -186,6 +193,7 @@ class ServingRig:
                 ground.tokens,
                 ground.parts.clock,
                 ground.own_machines,
+                self._push,
             )
         )
 

@@ -153,6 +153,7 @@ class _Load:
         self._deps = deps
         self._step = step
         self._model = model
+        self._pushed_to = ""  # The folder of models of a peer, once its files are there.
         self._load_limit = load_limit(model.need().weights_bytes, deps.limits.load)
         self._installing = Installing(deps.worker, step, self._standing, deps.progress)
 
@@ -210,7 +211,7 @@ class _Load:
             self._check_paths(await self._standing())
             await self._room()
             if self._deps.stager is not None and not self._deps.shared:
-                await self._deps.stager.stage(self._step, self._model, self._installing)
+                self._pushed_to = await self._deps.stager.stage(self._step, self._model, self._installing)
             standing = await self._standing()
             reply = await self._process(standing)
             await self._write(_running(self.replica, reply, standing))
@@ -301,12 +302,14 @@ class _Load:
 
     def _place(self, standing: Standing) -> Place:
         """A worker of ours says where its folder of models is; one that has not yet has the frontend's. Of a
-        peer's folder nothing is known unless it is shared: its backend finds the model by its name. Nor does
+        peer's folder nothing is known unless it is shared or files were pushed there: its backend finds the
+        model by its name. Nor does
         a peer know how many threads are good for its machine."""
         config, report = self._model.config, current_report(standing.node)
         context = effective_context(config, self._model.weights.header)
         if is_localai(standing.node) and not self._deps.shared:
-            return Place("", "", context, _PEER_THREADS)
+            pushed = f"{self._pushed_to}/{config.file.lstrip('/')}" if self._pushed_to else ""
+            return Place(self._pushed_to, pushed, context, _PEER_THREADS)
         folder = "" if report is None else report.models_path
         if self._deps.shared or not folder:
             folder = str(self._deps.catalogue.models_path)

@@ -1,17 +1,19 @@
 """What the scheduler needs of the store, of workers and of backends."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import Protocol
 
 from remuda.core.ids import FrontendId, NodeId, ReplicaKey
+from remuda.fleet.model import Node
 from remuda.inference.model import ReplicaEndpoint
 from remuda.models.config import CONTEXT_FALLBACK, ModelConfig
 from remuda.ops.model import Operation, Step
 from remuda.scheduler.model import Renaming, Replica, Replicas, StoredModel
 from remuda.wire.backends import BackendInstall, BackendInstallReply, BackendListReply, InstallProgress
-from remuda.wire.files import FilesFetch, FilesFetchReply
+from remuda.wire.files import FilesFetch, FilesFetchReply, WantedFile
 from remuda.wire.models import ModelsRunningReply, ModelStop, ModelStopReply
 
 
@@ -112,6 +114,16 @@ class FileCommands(Protocol):
     """The same, for the files of models."""
 
     async def fetch_files(self, node: NodeId, request: FilesFetch) -> FilesFetchReply: ...
+
+
+class FilePush(Protocol):
+    """To workers that do not fetch for themselves."""
+
+    async def push(
+        self, node: Node, model: str, local: Path, file: WantedFile, on_size: Callable[[int], None]
+    ) -> str:
+        """Have the file on the node; the path that it has there. `on_size` is told how much of it is."""
+        ...
 
 
 class ChangeEvent(Protocol):

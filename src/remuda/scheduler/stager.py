@@ -1,6 +1,6 @@
 """Has the files of a model on the node that is to load it: its worker fetches what it lacks by itself, from
 another node, or from this frontend, by addresses that are signed here and soon expire. No credential of a hub
-ever leaves the frontend.
+ever leaves the frontend. To a LocalAI worker, which does not fetch, they are pushed.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
@@ -18,13 +18,13 @@ from remuda.fleet.health import Standing
 from remuda.fleet.identity import NodeTokens
 from remuda.fleet.model import Node
 from remuda.fleet.node_views import ObservedNodes
-from remuda.fleet.verdicts import ObservedNode
+from remuda.fleet.verdicts import ObservedNode, is_localai
 from remuda.models.file_hashes import FileHashes
 from remuda.models.files import NeededFile
 from remuda.ops.model import Step
 from remuda.scheduler.catalogue import Catalogued, ModelCatalogue
-from remuda.scheduler.ports import FileCommands, HashingProgress
-from remuda.scheduler.staging import files_on, givers
+from remuda.scheduler.ports import FileCommands, FilePush, HashingProgress
+from remuda.scheduler.staging import files_on, givers, pushable
 from remuda.scheduler.worker_calls import Installing
 from remuda.wire.backends import InstallProgress
 from remuda.wire.files import FilePhase, FilesFetch, FilesFetchReply, WantedFile
@@ -33,6 +33,7 @@ from remuda.wire.model_file_urls import FRONTEND_PATH, WORKER_PATH, FileGrant, s
 log = structlog.get_logger(__name__)
 
 _VALID: Final = timedelta(minutes=15)  # Of an address, to begin with; what has begun goes on.
+_SHARE: Final = 90.0  # Of a load's way until its backend is looked at, as workers tell it.
 _FILES_AT_ONCE: Final = 500  # In one request: a message has its bounds.
 
 
@@ -54,6 +55,7 @@ class StagerDeps:
     tokens: NodeTokens
     clock: Clock
     here: Collection[MachineId] = frozenset()
+    push: FilePush | None = None  # To workers that do not fetch for themselves.
 
 
 class Stager:
@@ -61,16 +63,30 @@ class Stager:
         self._deps = deps
         self._nodes = ObservedNodes()
 
-    async def stage(self, step: Step, model: Catalogued, asking: Installing) -> None:
-        """StagingFailed with the worker's own words. Nothing is done where a node cannot fetch, or what it
+    async def stage(self, step: Step, model: Catalogued, asking: Installing) -> str:
+        """The folder of models on a node that files were pushed to; empty: its worker tells by itself.
+
+        StagingFailed with the worker's own words. Nothing is done where a node cannot fetch, or what it
         needs is not known: its backend finds the model by itself then, or says that it does not."""
-        views = await self._views()
-        view = views.get(step.node)
-        if view is None or view.report is None or not view.report.fetches_files:
-            return
-        if view.standing.node.machine_id in self._deps.here:
-            return
+        view = (await self._views()).get(step.node)
+        if view is None or view.standing.node.machine_id in self._deps.here:
+            return ""
         files = await self._deps.catalogue.files(model)
+        if is_localai(view.standing.node):
+            return await self._push(step, model, files, view.standing.node)
+        if view.report is not None and view.report.fetches_files:
+            await self._have_fetched(step, model, files, view, asking)
+        return ""
+
+    async def _have_fetched(
+        self,
+        step: Step,
+        model: Catalogued,
+        files: Sequence[NeededFile],
+        view: ObservedNode,
+        asking: Installing,
+    ) -> None:
+        assert view.report is not None, "its report says that it fetches"
         found = files_on(files, view.report)
         # What a manifest names is verified, also where it seems to be there; what nobody vouches for is not.
         wanted = [file for file in files if file.sha256 or file in found.lacking]
@@ -78,6 +94,38 @@ class Stager:
             raise StagingFailed(f"{step.node_name}: {found.differs}")
         for start in range(0, len(wanted), _FILES_AT_ONCE):
             await self._bring(step, model, wanted[start : start + _FILES_AT_ONCE], view, asking)
+
+    async def _push(self, step: Step, model: Catalogued, files: Sequence[NeededFile], node: Node) -> str:
+        """Below the model's own name, as the contract has it: its files are removed with one folder."""
+        push = self._deps.push
+        if push is None or not pushable(files, node):
+            return ""
+        folder, total, before = "", sum(file.size for file in files), 0
+        for number, file in enumerate(files, start=1):
+            wanted = await self._hashed(step, file)
+            name = f"Copying {number}/{len(files)} {file.path}"
+            tell = partial(self._tell_pushed, step, name, before, total)
+            local = self._deps.catalogue.models_path / file.path
+            try:
+                remote = await push.push(node, model.config.id, local, wanted, tell)
+            except RemudaError as error:
+                raise StagingFailed(error.message, hint=error.hint, reason=error.code) from error
+            if not remote.endswith(f"/{file.path}"):
+                raise StagingFailed(f"{step.node_name} has put {file.path} elsewhere: {remote}")
+            folder, before = remote.removesuffix(f"/{file.path}"), before + file.size
+        return folder
+
+    def _tell_pushed(self, step: Step, name: str, before: int, total: int, done: int) -> None:
+        event = InstallProgress(
+            op_id=step.op,
+            file_name=name,
+            phase=FilePhase.STAGING,
+            seq=int(self._deps.clock.now().timestamp() * 1000),
+            current_bytes=before + done,
+            total_bytes=total,
+            overall=_SHARE * (before + done) / total if total else 0.0,
+        )
+        self._deps.progress.tell(step, event)
 
     async def _views(self) -> Mapping[NodeId, ObservedNode]:
         return self._nodes.of(await self._deps.standings(), ())

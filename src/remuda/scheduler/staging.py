@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from remuda.fleet.model import Node
-from remuda.fleet.verdicts import ObservedNode, is_up
+from remuda.fleet.verdicts import ObservedNode, is_localai, is_up
 from remuda.models.files import NeededFile
 from remuda.wire.nodes import Report
 
@@ -58,6 +58,11 @@ def givers(file: NeededFile, nodes: Sequence[ObservedNode], receiver: Node) -> l
     return [*having[first:], *having[:first]][:_GIVERS_MAX]
 
 
+def pushable(files: Sequence[NeededFile], peer: Node) -> bool:
+    """Whether this frontend can push them to a LocalAI worker: what that has already, only it knows."""
+    return bool(files) and bool(peer.http_address) and all(file.here for file in files)
+
+
 @dataclass(frozen=True, slots=True)
 class CopyPlan:
     """What would be copied to a node. Nothing, if `size_bytes` and `source` are empty and nothing differs."""
@@ -75,6 +80,9 @@ def copy_plan(
 ) -> CopyPlan | None:
     """None where nothing can be copied to it: it cannot fetch, what it needs is not known, or nobody has
     it."""
+    if is_localai(view.standing.node):
+        whole = CopyPlan(sum(file.size for file in files), THIS_FRONTEND)
+        return whole if pushable(files, view.standing.node) else None
     if not files or view.report is None or not view.report.fetches_files:
         return None
     found = files_on(files, view.report)

@@ -35,8 +35,10 @@ class Running:
 class ServingWorker(LocalAiWorker):
     """Processes are known by `model#replica`, and started as the contract has it: `run.sh --addr`."""
 
-    def __init__(self, options: WorkerOptions, run_file: str, vram_bytes: int) -> None:
+    def __init__(self, options: WorkerOptions, run_file: str, vram_bytes: int, files_at: str = "") -> None:
+        """`files_at`: the address of a file server, in place of one of its own."""
         super().__init__(options)
+        self._files_at = files_at
         self._run_file = run_file
         self._vram_bytes = vram_bytes
         self._running: dict[str, Running] = {}
@@ -51,7 +53,11 @@ class ServingWorker(LocalAiWorker):
     def _introduction(self) -> JSON:
         vram = self._vram_bytes
         told = {"total_vram": 2 * vram, "available_vram": 2 * vram, "vram_budget": f"{vram}"}
-        return super()._introduction() | {"http_address": self._files.address} | (told if vram else {})
+        return (
+            super()._introduction()
+            | {"http_address": self._files_at or self._files.address}
+            | (told if vram else {})
+        )
 
     async def _on(self, bus: Client, verb: str, handle: Callable[[Msg, JSON], Awaitable[None]]) -> None:
         own: dict[str, Callable[[JSON], JSON]] = {
@@ -119,13 +125,14 @@ class ServingWorker(LocalAiWorker):
         }
 
 
-def _asked() -> tuple[WorkerOptions, str, int]:
+def _asked() -> tuple[WorkerOptions, str, int, str]:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--register-to", required=True)
     parser.add_argument("--nats-url", required=True)
     parser.add_argument("--name", required=True)
     parser.add_argument("--run-file", required=True)
     parser.add_argument("--vram-bytes", type=int, default=0)
+    parser.add_argument("--files-at", default="")
     asked = parser.parse_args()
     options = WorkerOptions(
         asked.register_to,
@@ -135,7 +142,7 @@ def _asked() -> tuple[WorkerOptions, str, int]:
         require_auth=True,
         heartbeat_s=0.5,
     )
-    return options, asked.run_file, asked.vram_bytes
+    return options, asked.run_file, asked.vram_bytes, asked.files_at
 
 
 async def _main() -> None:

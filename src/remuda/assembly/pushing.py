@@ -1,0 +1,28 @@
+"""Files of models, pushed to workers that do not fetch for themselves."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from pydantic import SecretStr
+
+from remuda.fleet.identity import NodeTokens
+from remuda.fleet.model import Node
+from remuda.staging.push import FilePusher, FileServerAddress, LocalFile
+from remuda.staging.push_rules import model_key
+from remuda.wire.files import WantedFile
+
+
+class NodePush:
+    """Implements scheduler.ports.FilePush."""
+
+    def __init__(self, pusher: FilePusher, tokens: NodeTokens) -> None:
+        self._pusher = pusher
+        self._tokens = tokens
+
+    async def push(
+        self, node: Node, model: str, local: Path, file: WantedFile, on_size: Callable[[int], None]
+    ) -> str:
+        token = self._tokens.of(node).http
+        server = FileServerAddress(node.name, node.http_address, SecretStr(token) if token else None)
+        sent = LocalFile(local, file.size, file.sha256)
+        return (await self._pusher.push(sent, server, model_key(model, file.path), on_size)).local_path
