@@ -144,8 +144,10 @@ class ModelCatalogue:
         return weights
 
     async def files(self, model: Catalogued) -> tuple[NeededFile, ...]:
-        """What a load of it needs on a node; empty where that is not known here."""
+        """What a load of it needs on a node; empty where that is not known here, or is incomplete."""
         manifest = model.stored.manifest
+        if manifest is None and not model.here:
+            return ()
         return await run_sync(needed_files, self._models_path, model.config, manifest)
 
     def _read(self, stored: Sequence[StoredModel]) -> Mapping[str, Catalogued]:
