@@ -10,6 +10,7 @@ from remuda.core.errors import RemudaError
 from remuda.model_installs.ports import InstalledModels
 from remuda.model_installs.service import InstallRequest, ModelInstalls
 from remuda.ops.ports import Filter, OpStore
+from remuda.ops.progress import Status, summarise
 from remuda.store.accounts import SqlSecretStore
 
 log = structlog.get_logger(__name__)
@@ -51,8 +52,11 @@ class StarterModel:
         if any(model.name == STARTER for model in await self._models.models()):
             return f"is installed; {_CHAT}"
         views = await self._operations.views(Filter(limit=1, dismissed=True, model=STARTER))
-        ended = any(view.operation.finished_at is not None for view in views)
-        return "could not be installed; remuda ops says why" if ended else f"is being downloaded; {_CHAT}"
+        if any(view.operation.finished_at is not None for view in views):
+            return "could not be installed; remuda ops says why"
+        if any(summarise(view.operation, view.steps, {}).status is Status.RETRYING for view in views):
+            return "could not be downloaded yet and is tried again; remuda ops says why"
+        return f"is being downloaded; {_CHAT}"
 
     async def _is_fresh(self) -> bool:
         undecided = await self._secrets.held(_DECIDED) is None

@@ -34,8 +34,9 @@ _STYLES: Final = {
 }
 _WORDS: Final = {"pending": "waiting", "succeeded": "done"}
 _PLANNED: Final = {"pending": "to do", "succeeded": "done"}
-_UNMEASURED: Final = "loading"
-_PHASES: Final = {"extracting": "unpacking"}
+_UNMEASURED: Final = ("loading", "starting", "resolving")
+_PHASES: Final = {"extracting": "unpacking", "hashing": "checking", "staging": "copying"}
+_BY_BYTES: Final = ("hashing", "staging")  # Their percentage is of the bytes shown, not of the whole load.
 _STAGES: Final = {"prove": "proving", "roll_back": "rolling back"}
 Place = tuple[str, str]
 """An operation and a node of it, by their ids."""
@@ -50,7 +51,7 @@ _COUNTED: Final = ("running", "stopping", "pending", "failed", "skipped", "cance
 
 def measured(step: StepView) -> bool:
     """Whether its progress is known. That of a backend that reads its model is not."""
-    return step.progress is not None and step.progress.phase != _UNMEASURED
+    return step.progress is not None and step.progress.phase not in _UNMEASURED
 
 
 def counted(op: OpView) -> str:
@@ -90,6 +91,12 @@ def retrying(step: StepView, retry_in_s: float | None = None) -> str:
     if step.state != "pending" or step.retry_in_s is None or left_s is None:
         return ""
     return f"retrying in {span(timedelta(seconds=left_s))}" if left_s >= 1 else "retrying now"
+
+
+def percentage(progress: ProgressView) -> float:
+    if progress.phase in _BY_BYTES and progress.total_bytes:
+        return 100 * min(progress.current_bytes / progress.total_bytes, 1.0)
+    return progress.percentage
 
 
 def amount(progress: ProgressView) -> str:
@@ -241,7 +248,7 @@ def _bar(step: StepView, chars: int) -> RenderableType:
     if step.state in AT_WORK and not measured(step):
         return ProgressBar(total=None, width=chars)
     done = 100.0 if step.state == "succeeded" else 0.0
-    done = step.progress.percentage if step.progress else done
+    done = percentage(step.progress) if step.progress else done
     # Rich's own colours look all the same on terminals that have few.
     return ProgressBar(completed=done, width=chars, complete_style="cyan", finished_style="green")
 
@@ -252,9 +259,9 @@ def _figures(step: StepView, noted: str, stalled_s: int, *, narrow: bool) -> Tex
     progress = step.progress
     if progress is None or step.state not in AT_WORK or not measured(step):
         return Text(text)
-    percentage = f"{progress.percentage:.0f}%"
+    share = f"{percentage(progress):.0f}%"
     stalled_s = max(stalled_s, int(progress.age_s or 0))
-    parts = [percentage if narrow else amount(progress) or percentage]
+    parts = [share if narrow else amount(progress) or share]
     if stalled_s:
         return Text.assemble(f"{parts[0]:<3}  ", (f"no progress for {stalled_s} s", "yellow"), f"  {text}")
     if progress.rate_bytes_s:
@@ -270,7 +277,7 @@ def _progress(step: StepView) -> str:
     text = amount(step.progress)
     age_s = step.progress.age_s
     age = "" if age_s is None else f"as of {span(timedelta(seconds=age_s))} ago"
-    return ", ".join(filter(None, [f"{step.progress.percentage:.0f}%", text, age]))
+    return ", ".join(filter(None, [f"{percentage(step.progress):.0f}%", text, age]))
 
 
 def _attempt_table(steps: Sequence[StepView], output: Console) -> Table:

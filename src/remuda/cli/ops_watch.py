@@ -16,7 +16,16 @@ from remuda.cli.commands import connect
 from remuda.cli.following import EventStream, Lost, StreamTimeouts
 from remuda.cli.invocation import ClientOptions
 from remuda.cli.ops_state import AT_WORK, Picture, by_frontends, on_node, short_id, steps_of, title
-from remuda.cli.ops_tables import Place, amount, measured, note, progress_table, retrying, step_word
+from remuda.cli.ops_tables import (
+    Place,
+    amount,
+    measured,
+    note,
+    percentage,
+    progress_table,
+    retrying,
+    step_word,
+)
 from remuda.cli.options import ask_for
 from remuda.cli.output import one_line, raise_if_reader_gone
 from remuda.core.clock import Clock, SystemClock
@@ -365,7 +374,7 @@ class OperationLines:
 
 def _mark(step: StepView) -> tuple[object, ...]:
     progress = step.progress if step.state in AT_WORK else None
-    tenth = int(progress.percentage) // _LINE_EVERY_PERCENT if progress else 0
+    tenth = int(percentage(progress)) // _LINE_EVERY_PERCENT if progress else 0
     failure = "" if step.problem is None or step.state in AT_WORK else step.problem.message
     return step.state, step.attempt, step_word(step), tenth, step.reason, failure
 
@@ -373,5 +382,5 @@ def _mark(step: StepView) -> tuple[object, ...]:
 def _told(step: StepView) -> str:
     parts = [step_word(step)]
     if step.progress is not None and step.state in AT_WORK and measured(step):
-        parts += [f"{step.progress.percentage:.0f}%", *filter(None, [amount(step.progress)])]
+        parts += [f"{percentage(step.progress):.0f}%", *filter(None, [amount(step.progress)])]
     return ", ".join(parts)

@@ -30,6 +30,7 @@ from remuda.router.suspects import Suspects
 from remuda.router.table import Route
 from remuda.scheduler.demand import Answer, Demand, Failed, Found, GivenUp, NoRoomYet, StillLooking, UnderWay
 from remuda.scheduler.model import REASONS_MAX, Replica, ReplicaState, Unplaceable
+from remuda.wire.backends import InstallPhase
 from remuda.wire.files import FilePhase
 
 _LOOK_S: Final = 1.0
@@ -184,10 +185,12 @@ def status_of(replica: Replica, view: View | None) -> LoadStatus:
         state = "failed" if step.state is State.FAILED else "pending"
         return LoadStatus(model, state, step.node_name)
     progress = next((one for _, one in view.progress if one.attempt == step.attempt), Progress(step.attempt))
-    if replica.state is ReplicaState.LOADING:
+    if replica.state is ReplicaState.LOADING or progress.phase == InstallPhase.STARTING:
         return LoadStatus(model, "loading", step.node_name, _INSTALL_SHARE)
     if progress.phase in set(FilePhase):
         return _staging_status(model, step.node_name, progress)
+    if progress.phase in ("", InstallPhase.RESOLVING) and not progress.total_bytes:
+        return LoadStatus(model, "pending", step.node_name)  # It may have the backend already.
     return LoadStatus(
         model,
         "installing",

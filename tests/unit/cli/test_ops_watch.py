@@ -313,6 +313,14 @@ def test_the_list_has_a_row_per_operation_and_why_one_failed() -> None:
     assert "3f2a1b0c: attic: the disk is full" in table
 
 
+def test_files_that_are_copied_are_measured_by_their_bytes() -> None:
+    progress = ProgressView(percentage=90, phase="staging", current_bytes=10 << 20, total_bytes=10 << 20)
+    file = StringIO()
+    op = an_op(a_step(progress=progress), kind="load", model="qwen")
+    OperationLines(file, HandClock()).show(Picture({ID: op}), op_event(op))
+    assert file.getvalue() == "load qwen on attic: copying, 100%, 10.0 MiB of 10.0 MiB\n"
+
+
 def test_the_list_tells_why_an_operation_is_retried() -> None:
     op = an_op(a_step(state="pending"), status="retrying", message="to be retried. hub cannot be reached")
     table = rendered(op_table([op], NOON, Console(width=200, file=StringIO())))

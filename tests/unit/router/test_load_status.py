@@ -52,6 +52,12 @@ def test_bytes_of_the_backend_are_the_first_four_fifths() -> None:
     )
 
 
+@pytest.mark.parametrize(("phase", "told"), [("resolving", "pending"), ("starting", "loading")])
+def test_a_backend_that_is_there_is_not_said_to_be_installed(phase: str, told: str) -> None:
+    heard = Progress(2, fraction=1.0, phase=phase)
+    assert status_of(STAGING, a_view(State.RUNNING, heard)).state == told
+
+
 def test_what_an_earlier_attempt_had_is_no_news() -> None:
     heard = Progress(1, fraction=0.9, current_bytes=36, total_bytes=40)
     assert status_of(STAGING, a_view(State.RUNNING, heard)).progress == 0.0

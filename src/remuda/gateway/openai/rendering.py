@@ -52,11 +52,24 @@ class OpenAiFormat:
         return b": node %b\n\n" % node_name.encode()
 
     def loading_comment(self, status: LoadStatus) -> bytes:
-        where = f" on {status.node}" if status.node else ""
-        words = f"{status.state} {status.model} {status.progress:.0f}%{where}"
-        if status.waits_for:
-            words = f"waiting for {status.model}: {status.waits_for}"
-        return f": {' '.join(words.split())}\n\n".encode()
+        return f": {' '.join(_loading_words(status).split())}\n\n".encode()
+
+
+def _loading_words(status: LoadStatus) -> str:
+    """What is being done for a request that waits. How far a backend is with its model is not known."""
+    if status.waits_for:
+        return f"waiting for {status.model}: {status.waits_for}"
+    where = f" on {status.node}" if status.node else ""
+    match status.state:
+        case "pending":
+            return f"preparing to load {status.model}{where}"
+        case "installing":
+            return f"installing the backend of {status.model}{where}: {status.progress:.0f}%"
+        case "staging" if status.bytes_sent:
+            return f"copying {status.model} to {status.node}: {status.progress:.0f}%"
+        case "staging":
+            return f"checking the files of {status.model} for {status.node}"
+    return f"{status.state} {status.model}{where}"
 
 
 OPENAI: Final = OpenAiFormat()

@@ -22,6 +22,7 @@ from remuda.gateway.openai.rendering import (
 from remuda.inference.answers import NOTHING, Delta, FinishReason, Score, ToolCallDelta, Usage
 from remuda.inference.model import RequestKind
 from remuda.inference.requests import ChatRequest, CompletionRequest, EmbeddingRequest, RerankRequest
+from remuda.router.loading import LoadStatus
 from tests.support.grpc_calls import HELLO, call_of
 
 
@@ -238,3 +239,18 @@ def test_no_more_are_told_than_were_asked_for() -> None:
 
 def test_documents_are_left_out_when_nobody_wants_them() -> None:
     assert "document" not in _ranking(return_documents=False)["results"][0]
+
+
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [
+        (LoadStatus("m", "pending", "nas"), "preparing to load m on nas"),
+        (LoadStatus("m", "installing", "nas", 41.6), "installing the backend of m on nas: 42%"),
+        (LoadStatus("m", "staging", "nas", 0.0, 0, 20), "checking the files of m for nas"),
+        (LoadStatus("m", "staging", "nas", 50.0, 10, 20), "copying m to nas: 50%"),
+        (LoadStatus("m", "loading", "nas", 80.0), "loading m on nas"),
+        (LoadStatus("m", waits_for="nas: no room"), "waiting for m: nas: no room"),
+    ],
+)
+def test_who_waits_is_told_what_is_being_done(status: LoadStatus, words: str) -> None:
+    assert OPENAI.loading_comment(status) == f": {words}\n\n".encode()
