@@ -139,7 +139,7 @@ def test_a_bad_map_spoils_only_those_that_merge_it() -> None:
         (b"name: x\n", "line 1: an index is a list"),
         (b"text", "line 1: an index is a list"),
         (b"- a\n- [b\n", "line 2: not valid YAML"),
-        (b"- *nobody\n", r"line 1: \*nobody stands for nothing"),
+        (b"- *nobody\n", r"line 1: \*nobody is an undefined alias"),
         (b"- &a [*a]\n", r"line 1: \*a contains itself"),
         (b"- &a {<<: *a}\n", r"line 1: \*a contains itself"),
         (b"\xff\xfe\x00", "not UTF-8"),

@@ -110,7 +110,7 @@ def test_a_base_that_is_none_is_refused(content: bytes, said: str) -> None:
     ("config", "said"),
     [
         ("[a]", "config_file: it must be a map"),
-        ("a: *b", "stands for nothing"),
+        ("a: *b", "is an undefined alias"),
         ("a: &a {b: *a}", "contains itself"),
         ("a: 1\na: 2", "config_file: line 2: a: given twice"),
         ("a: !!python/object:x {}", "tag"),
