@@ -194,6 +194,7 @@ class ServingRig:
                 ground.parts.clock,
                 ground.own_machines,
                 self._push,
+                self._shared,
             )
         )
 

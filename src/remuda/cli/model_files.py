@@ -1,5 +1,6 @@
 """From the file named on the command line to a model's configuration, and the file to where models are."""
 
+import filecmp
 import os
 import shutil
 import socket
@@ -144,7 +145,7 @@ def _bring(file: Path, models: Path) -> None:
     try:
         models.mkdir(parents=True, exist_ok=True)
         if target.exists():
-            if target.samefile(file) or _ends(target) == _ends(file):
+            if target.samefile(file) or _same_content(target, file):
                 return
             if missing_bytes(target):
                 raise Invalid(f"{target} is an unfinished copy", hint="remove it, then try again")
@@ -157,8 +158,16 @@ def _bring(file: Path, models: Path) -> None:
         raise Invalid(f"{file} cannot be copied to {models}: {error.strerror}") from None
 
 
+def _same_content(one: Path, other: Path) -> bool:
+    """Read to the end where nothing differs before: fine-tuned models are alike but for what is within."""
+    if _ends(one) != _ends(other):
+        return False
+    filecmp.clear_cache()
+    return filecmp.cmp(one, other, shallow=False)
+
+
 def _ends(file: Path) -> tuple[int, bytes, bytes]:
-    """Its size, how it begins and how it ends: by these models differ, and all of a large one is not read."""
+    """Its size, how it begins and how it ends: by these most models differ."""
     with file.open("rb") as source:
         first = source.read(_END_BYTES)
         size = source.seek(0, os.SEEK_END)

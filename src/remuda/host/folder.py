@@ -183,6 +183,8 @@ class DataFolder:
                 fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except (FileNotFoundError, NotADirectoryError):
             return False
+        except PermissionError:
+            return (self.root / f"{role}.lock").exists() if os.access(self.root, os.X_OK) else False
         except OSError:
             return True
         return False

@@ -32,6 +32,25 @@ def test_file_arrives_at_one_worker_and_the_second_gets_it_from_the_first(three:
     assert three.sources_of(second) == [first]
 
 
+def test_another_file_of_the_same_name_and_size_is_not_served(three: Fleet) -> None:
+    content = three.put("alike.bin", 1 << 20)
+    own = three.file("three", "alike.bin")
+    own.parent.mkdir(parents=True, exist_ok=True)
+    own.write_bytes(bytes(reversed(content)))
+    three.add("alike", "alike.bin", worker="three")
+    wait_until_blocking(
+        lambda: three.frontend.get("/api/models/alike")["nodes_with_files"] == ["three"],
+        within=30,
+        what="the worker to tell of its file",
+    )
+
+    refused = three.ask_chat("alike")
+
+    assert refused.status_code == 503
+    assert "is another file than the model's alike.bin" in refused.text
+    assert own.read_bytes() == bytes(reversed(content))
+
+
 def test_what_was_brought_to_workers_goes_with_the_model(three: Fleet) -> None:
     """Also from one that is away, once it returns; what people have put there stays."""
     three.put("letters.bin", 1 << 20)

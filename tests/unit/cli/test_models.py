@@ -126,6 +126,19 @@ def test_adding_the_same_file_or_a_copy_of_it_again_is_no_trouble(
     assert read_model(model_text(copy, None, None, asked)).file == copy.name
 
 
+def test_a_file_that_differs_in_its_middle_is_another_one(tmp_path: Path, asked: ClientOptions) -> None:
+    """Also where its size, its beginning and its end are the same."""
+    content = tiny_model().read_bytes() + bytes(3 << 20)
+    first, second = tmp_path / "a" / "m.gguf", tmp_path / "b" / "m.gguf"
+    for file, middle in ((first, b"one"), (second, b"two")):
+        file.parent.mkdir()
+        at = len(content) // 2
+        file.write_bytes(content[:at] + middle + content[at + 3 :])
+    model_text(first, None, None, asked)
+    with pytest.raises(Invalid, match="exists and is a different file"):
+        model_text(second, None, None, asked)
+
+
 class Installing(AdminClient):
     """A frontend that has what it is asked to install, or says that it is on its way."""
 
