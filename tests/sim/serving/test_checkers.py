@@ -137,7 +137,7 @@ BREAKS = {
         "every_model_is_served",
     ),
     "a peer that has lost an install is waited for": Break(
-        {"remuda.scheduler.worker_calls.by_lists": wait_on}, "every_model_is_served", first_seed=174
+        {"remuda.scheduler.worker_calls.by_lists": wait_on}, "every_model_is_served", first_seed=30
     ),
     "drained nodes are routed to": Break(
         {"remuda.router.table._routable": routed_though_drained},
@@ -145,7 +145,9 @@ BREAKS = {
         first_seed=2,
     ),
     "labels of replicas are not looked at again": Break(
-        {"remuda.router.table.labels_match": lambda *_: True}, "only_where_labels_suit_is_asked", first_seed=1
+        {"remuda.router.table.labels_match": lambda *_: True},
+        "only_where_labels_suit_is_asked",
+        first_seed=24,
     ),
     "drained nodes get loads": Break(
         {
