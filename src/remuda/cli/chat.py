@@ -15,9 +15,9 @@ import click
 from remuda.cli.commands import Amount, WholeNumber, client_command, connect, examples
 from remuda.cli.exits import Exit
 from remuda.cli.invocation import ClientOptions
-from remuda.cli.model_arguments import complete_models
+from remuda.cli.model_arguments import complete_models, not_there
 from remuda.cli.output import as_text, in_lines, one_line
-from remuda.core.errors import Invalid, PeerFailed, RemudaError
+from remuda.core.errors import Invalid, NotFound, PeerFailed, RemudaError
 
 _QUIET_S = 600.0
 _SHOW_NODE = {"x-remuda-show-node": "1"}
@@ -88,7 +88,10 @@ def chat(
             source = "standard input" if prompt is None else "PROMPT"
             raise Invalid(f"nothing to send: {source} is empty", hint=_PIPE)
         messages.append({"role": "user", "content": text})
-        _once(options, {**body, "messages": messages})
+        try:
+            _once(options, {**body, "messages": messages})
+        except NotFound as error:
+            raise not_there(options, name, error) from None
         return
     click.echo(one_line(f"{name}: type a message; {_HOW_TO_END}"), err=True)
     _converse(options, body, messages, _lines())

@@ -9,10 +9,11 @@ from click.shell_completion import CompletionItem
 from remuda.cli.commands import connect
 from remuda.cli.invocation import ClientOptions
 from remuda.cli.output import in_lines, one_line
-from remuda.core.errors import RemudaError
+from remuda.core.errors import NotFound, RemudaError
 
 if TYPE_CHECKING:
     from remuda.cli.client import AdminClient
+    from remuda.wire.operations import OpView
     from remuda.wire.serving import ModelAdded, ModelItem
 
 
@@ -47,6 +48,34 @@ def added_line(added: "ModelAdded") -> str:
     if added.model.problem:
         return in_lines(f"{name}: {word}, but {added.model.problem}", added.model.problem_details)
     return one_line(f"{name}: {word}; try it with: remuda chat {shlex.quote(name)}")
+
+
+def not_there(options: ClientOptions, name: str, missing: NotFound) -> NotFound:
+    """The same, with what to do where the model is being installed or a gallery has it."""
+    from remuda.wire.model_galleries import GalleryModelView
+    from remuda.wire.operations import OpViews
+
+    try:
+        with connect(options) as client:
+            try:
+                listed = client.get("api", "galleries", "models", name).read(GalleryModelView).name
+            except NotFound:
+                listed = ""
+            coming = client.get("api", "ops", kind="install_model", state="live").read(OpViews).operations
+    except RemudaError:  # Keys of users may neither look at galleries nor at operations.
+        return missing
+    found = next((op for op in coming if op.model in (name, listed)), None)
+    if found is not None:
+        return NotFound(missing.message, hint=under_way(found))
+    if listed and "did you mean" not in missing.hint:
+        return NotFound(missing.message, hint=f"a gallery has it: remuda run {shlex.quote(name)}")
+    return missing
+
+
+def under_way(op: "OpView") -> str:
+    """Of the install of a model that is not there yet."""
+    why = f" ({op.message})" if op.status == "retrying" else ""
+    return f"{op.model} is being installed{why}; see it with: remuda ops watch {op.id[:8]}"
 
 
 def configured_models(client: "AdminClient") -> "tuple[ModelItem, ...]":

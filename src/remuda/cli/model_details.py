@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from datetime import datetime
 
-from remuda.cli.model_tables import replica_state, size
+from remuda.cli.model_tables import files_on, replica_state, size
 from remuda.cli.output import in_lines, one_line
 from remuda.core.hints import pasted
 from remuda.wire.model_galleries import GalleryModelView
@@ -61,7 +61,7 @@ def _configured(model: ModelItem) -> Iterator[tuple[str, str]]:
     yield "size", size(model.size_bytes) if model.size_bytes else ""
     yield "memory", f"~{size(model.memory_bytes)} when loaded" if model.memory_bytes else ""
     yield "context", f"{model.context_size} tokens" if model.context_size else ""
-    yield "files on", ", ".join(model.nodes_with_files)
+    yield "files on", files_on(model)
 
 
 def _origin(model: ModelItem) -> str:

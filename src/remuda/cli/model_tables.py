@@ -29,7 +29,7 @@ def model_table(models: Sequence[ModelItem], now: datetime, output: Console) -> 
         Column("SIZE", [size(model.size_bytes) for model in models], needed=1, right=True),
         Column("MEMORY", [_estimate(model.memory_bytes) for model in models], needed=2, right=True),
         Column("CONTEXT", [str(model.context_size or UNKNOWN) for model in models], needed=4, right=True),
-        Column("FILES ON", [", ".join(model.nodes_with_files) or UNKNOWN for model in models], needed=3),
+        Column("FILES ON", [files_on(model) or UNKNOWN for model in models], needed=3),
     ]
     found = ((model.name, _problem(model, names)) for model in models)
     problems = (Text(one_line(f"{name}: {problem}")) for name, problem in found if problem)
@@ -66,6 +66,17 @@ def replica_table(replicas: Sequence[ReplicaView], now: datetime, output: Consol
     return fitting(columns, output)
 
 
+def files_on(model: ModelItem) -> str:
+    """Nodes, or else the frontend, from which they are copied when they are needed."""
+    return ", ".join(model.nodes_with_files) or ("the frontend" if model.on_frontend else "")
+
+
+def _file_missing(model: ModelItem) -> bool:
+    """Only of files whose names tell that they are files: others are names that backends understand."""
+    nowhere = model.on_frontend is False and not model.nodes_with_files and not model.replicas
+    return nowhere and model.file.lower().endswith(".gguf")
+
+
 def size(count: int) -> str:
     if not count:
         return UNKNOWN
@@ -80,6 +91,10 @@ def _estimate(count: int) -> str:
 def _problem(model: ModelItem, names: Collection[str]) -> str:
     if model.alias and model.alias not in names:
         return f"it is an alias of {model.alias}, which does not exist; add it, or remove the alias"
+    if not model.problem and _file_missing(model):
+        return (
+            f"no node has reported {model.file}, and it is not on this frontend; put it into a models folder"
+        )
     return model.problem
 
 
@@ -93,6 +108,8 @@ def _state(model: ModelItem, names: Collection[str], now: datetime) -> str:
         return where if confirmed else f"{where}, not confirmed"
     if model.problem:
         return "failed" if model.failed_at is None else f"failed {ago(model.failed_at, now)}"
+    if _file_missing(model):
+        return "file not found"
     return model.replicas[0].state if model.replicas else "not loaded"
 
 

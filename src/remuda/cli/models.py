@@ -7,7 +7,13 @@ import click
 
 from remuda.cli.commands import ListByDefault, WholeNumber, client_command, connect, examples
 from remuda.cli.invocation import ClientOptions
-from remuda.cli.model_arguments import complete_models, configured_models, model_argument, report_added
+from remuda.cli.model_arguments import (
+    complete_models,
+    configured_models,
+    model_argument,
+    report_added,
+    under_way,
+)
 from remuda.cli.model_edits import add_edit_commands
 from remuda.cli.model_installs import install, install_and_report, remove
 from remuda.cli.output import one_line
@@ -45,11 +51,14 @@ def group() -> None:
 @client_command
 def list_models(options: ClientOptions) -> None:
     """List the models, where their files are, and whether they are loaded."""
+    from remuda.wire.operations import OpViews
+
     with connect(options) as client:
         answer = client.get("api", "models")
-    if options.as_json:
-        click.echo(answer.body)
-        return
+        if options.as_json:
+            click.echo(answer.body)
+            return
+        coming = client.get("api", "ops", kind="install_model", state="live").read(OpViews).operations
     from remuda.cli.model_tables import model_table
     from remuda.cli.render import console, show
     from remuda.core.clock import SystemClock
@@ -57,7 +66,10 @@ def list_models(options: ClientOptions) -> None:
 
     output, now = console(), answer.date or SystemClock().now()
     listed = answer.read(ModelItems)
-    show(output, model_table(listed.models, now, output))
+    if listed.models or not coming:
+        show(output, model_table(listed.models, now, output))
+    for op in coming:
+        click.echo(one_line(under_way(op)))
     for one in listed.unusable:
         click.echo(one_line(f"{one.source} cannot be used: {one.reason}"))
 

@@ -179,6 +179,7 @@ def model_item(
         estimated=bool(need.memory_bytes),
         context_size=known_context(config, model.weights.header),
         nodes_with_files=tuple(one.node.name for one in standings if _has(one, config.file)),
+        on_frontend=model.here or model.stored.kept_by is not None,
         replicas=own,
         problem="" if own else problem.text,
         problem_details=() if own else problem.details,

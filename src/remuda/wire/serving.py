@@ -95,6 +95,8 @@ class ModelItem(Message):
     estimated: Annotated[bool, OMIT_EMPTY] = False  # `memory_bytes` was computed, and not measured.
     context_size: Count = 0  # Tokens it is loaded for; 0: not known without its file.
     nodes_with_files: Many[str] = ()
+    # Whether the frontend that answers has its file, or another one keeps it; none: it does not tell.
+    on_frontend: Annotated[bool | None, OMIT_NONE] = None
     replicas: Many[ReplicaView] = ()
     # Why it could not be loaded: its last load failed, or, asked for alone, no node could take it.
     problem: Annotated[str, OMIT_EMPTY] = ""

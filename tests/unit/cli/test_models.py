@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
-from remuda.cli import model_installs, models, ops_wait
+from remuda.cli import model_arguments, model_installs, models, ops_wait
 from remuda.cli.chat import ChatReply, _about, _pieces
 from remuda.cli.client import AdminClient, ApiAnswer
 from remuda.cli.invocation import ClientOptions
@@ -20,11 +20,12 @@ from remuda.cli.model_arguments import added_line
 from remuda.cli.model_files import model_text
 from remuda.cli.model_tables import model_table, replica_table, size
 from remuda.cli.target import Target
-from remuda.core.errors import Invalid, PeerFailed
+from remuda.core.errors import Invalid, NotFound, PeerFailed
 from remuda.host.folder import DataFolder, write_json
 from remuda.models.reading import read_model
 from remuda.wire.codec import encode
-from remuda.wire.operations import OpSubmitted, OpView, RollOutView
+from remuda.wire.model_galleries import GalleryModelView
+from remuda.wire.operations import OpSubmitted, OpView, OpViews, RollOutView
 from remuda.wire.serving import (
     ModelAdded,
     ModelItem,
@@ -377,6 +378,66 @@ def test_empty_tables_say_what_to_do() -> None:
     output = Console(width=200, file=StringIO())
     assert "remuda models add" in shown(model_table([], NOON, output))
     assert "nothing is loaded" in shown(replica_table([], NOON, output))
+
+
+def test_where_files_are_is_told_also_of_those_that_no_node_has() -> None:
+    listed = [
+        ModelItem(name="here", file="a.gguf", on_frontend=True),
+        ModelItem(name="gone", file="b.gguf", on_frontend=False),
+        ModelItem(name="hub", file="Qwen/Qwen3-8B", on_frontend=False),
+        ModelItem(name="old", file="c.gguf"),  # Of a frontend that does not tell.
+    ]
+    text = shown(model_table(listed, NOON, Console(width=200, file=StringIO())))
+
+    here, gone, hub, old, note = text.splitlines()[1:]
+    assert ("not loaded" in here, "the frontend" in here) == (True, True)
+    assert "file not found" in gone
+    assert ("not loaded" in hub, "not loaded" in old) == (True, True)
+    assert note.startswith("gone: no node has reported b.gguf, and it is not on this frontend")
+
+
+COMING = an_op(
+    id="3f2a1b0c-1", kind="install_model", model="qwen3-0.6b", status="retrying", message="no line"
+)
+
+
+class Installed(AdminClient):
+    """A frontend that has no models, and is about to have one, which a gallery calls by another name."""
+
+    def get(self, *path: str, **query: str) -> ApiAnswer:
+        if path == ("api", "ops"):
+            assert query == {"kind": "install_model", "state": "live"}
+            return ApiAnswer(200, encode(OpViews(operations=(COMING,))), NOON)
+        if path[:3] == ("api", "galleries", "models"):
+            known = {"qwen3:0.6b": "qwen3-0.6b", "smol": "smollm2"}
+            if path[3] not in known:
+                raise NotFound("no gallery has it")
+            return ApiAnswer(200, encode(GalleryModelView(id="g@m", name=known[path[3]], gallery="g")), NOON)
+        return ApiAnswer(200, encode(ModelItems()), NOON)
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("qwen3:0.6b", "qwen3-0.6b is being installed (no line); see it with: remuda ops watch 3f2a1b0c"),
+        ("smol", "a gallery has it: remuda run smol"),
+        ("else", "as it was"),
+    ],
+)
+def test_a_model_that_is_not_there_yet_can_be_had(
+    name: str, hint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(model_arguments, "connect", lambda *_: Installed(Target("http://127.0.0.1:1")))
+    missing = NotFound("there is no such model", hint="as it was")
+    assert model_arguments.not_there(ClientOptions(), name, missing).hint == hint
+
+
+def test_models_that_are_being_installed_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(models, "connect", lambda *_: Installed(Target("http://127.0.0.1:1")))
+    done = CliRunner().invoke(models.group, ["list"])
+    assert done.output == (
+        "qwen3-0.6b is being installed (no line); see it with: remuda ops watch 3f2a1b0c\n"
+    )
 
 
 def test_state_of_a_model_comes_from_its_replicas() -> None:
