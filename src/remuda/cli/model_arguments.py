@@ -44,7 +44,9 @@ def report_added(added: "ModelAdded") -> None:
 
 def added_line(added: "ModelAdded") -> str:
     name = added.model.name
-    word = "already there, unchanged" if added.unchanged else "changed" if added.replaced else "added"
+    word = "changed" if added.replaced else "added"
+    if added.unchanged:
+        word = "taken over from its file" if added.set_aside else "already there, unchanged"
     if added.model.problem:
         return in_lines(f"{name}: {word}, but {added.model.problem}", added.model.problem_details)
     return one_line(f"{name}: {word}; try it with: remuda chat {shlex.quote(name)}")

@@ -47,12 +47,19 @@ def edit_until_accepted(client: AdminClient, current: ModelText) -> ApiAnswer | 
             shutil.rmtree(folder, ignore_errors=True)
             return answer
     except RemudaError as error:
-        if file.exists() and str(file) not in error.hint:
+        if not _was_written(file, current.config):
+            shutil.rmtree(folder, ignore_errors=True)
+        elif str(file) not in error.hint:
             hint = (
                 f"{error.hint}; what you wrote is in {file}" if error.hint else f"what you wrote is in {file}"
             )
             raise type(error)(error.message, hint=hint) from error
         raise
+
+
+def _was_written(file: Path, before: str) -> bool:
+    """Whether a person's text is in it."""
+    return file.exists() and file.read_bytes() != before.encode()
 
 
 def _offer(client: AdminClient, current: ModelText, text: str) -> tuple[ApiAnswer | None, str]:

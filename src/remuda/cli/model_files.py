@@ -24,6 +24,7 @@ from remuda.wire.sizes import install_size
 _TEXT_BYTES_MAX = 1 << 20
 _END_BYTES = 1 << 20
 _FILES_MAX = 1000
+_GGUF = b"GGUF"
 _NAME_ONE = "give the .yaml file of a model, or a .gguf file"
 
 
@@ -32,10 +33,20 @@ def model_text(file: Path, name: str | None, context: int | None, options: Clien
     file = file.expanduser()
     if file.suffix.lower() == ".gguf":
         return _from_gguf(file, name, context, _models_folder(options, os.environ, file.name))
+    if _begins_as_gguf(file):
+        raise Invalid(f"{file} is a GGUF file, but its name says otherwise", hint="rename it to end in .gguf")
     if context is not None:
         raise Invalid("--context is for GGUF files", hint="set context_size in the YAML")
     text = yaml_text(file)
     return text if name is None else edit(text, list(changes_of({"name": name})))
+
+
+def _begins_as_gguf(file: Path) -> bool:
+    try:
+        with file.open("rb") as source:
+            return source.read(len(_GGUF)) == _GGUF
+    except OSError:  # Said when it is read.
+        return False
 
 
 def yaml_text(file: Path) -> str:

@@ -13,7 +13,7 @@ from remuda.cli.chat import chat
 from remuda.cli.commands import Amount, WholeNumber, client_command, connect, examples
 from remuda.cli.exits import Exit
 from remuda.cli.invocation import ClientOptions
-from remuda.cli.model_arguments import complete_models
+from remuda.cli.model_arguments import complete_models, configured_models
 from remuda.cli.output import one_line
 from remuda.core.errors import NotFound
 
@@ -115,9 +115,18 @@ def remove(options: ClientOptions, names: tuple[str, ...], files: bool, no_wait:
         for name in names:
             query = {"files": "true"} if files else None
             answer = client.call("DELETE", "api", "models", name, query=query)
-            ops.append(answer.read(ModelRemoved).operation)
-            if not options.as_json:
-                click.echo(one_line(f"{name}: removed"))
+            done = answer.read(ModelRemoved)
+            ops.append(done.operation)
+            if options.as_json:
+                continue
+            click.echo(one_line(f"{name}: removed"))
+            if done.file_kept:
+                kept = f"note: {done.file_kept} was not downloaded by Remuda and stays in the models folder"
+                click.echo(one_line(f"{kept}; delete it there if it is not needed"), err=True)
+        for one in () if options.as_json else configured_models(client):
+            if one.alias in names:
+                gone = f"note: {one.name} is an alias of {one.alias}, which is gone"
+                click.echo(one_line(f"{gone}; remove it with: remuda rm {shlex.quote(one.name)}"), err=True)
     click.get_current_context().exit(_files_gone(options, ops, wait=not no_wait))
 
 

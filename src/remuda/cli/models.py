@@ -1,5 +1,6 @@
 """`remuda models`: what the fleet can serve, and what it serves now."""
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,7 @@ from remuda.cli.model_arguments import (
 from remuda.cli.model_edits import add_edit_commands
 from remuda.cli.model_installs import install, install_and_report, remove
 from remuda.cli.output import one_line
-from remuda.core.errors import NotFound
+from remuda.core.errors import Invalid, NotFound
 
 if TYPE_CHECKING:
     from remuda.cli.client import AdminClient, ApiAnswer
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 _LOADED_ALREADY = 200  # A load that was begun is 202.
 _ADD_S = 60.0
+_NAME_LINE = re.compile(r"^line \d+: name:")  # Of text that was made of options, which nobody has seen.
 
 
 @click.group(
@@ -185,9 +187,16 @@ def add_model(options: ClientOptions, file: str, name: str | None, context: int 
         if context is not None:
             raise click.UsageError("--context is for GGUF files: install it, then set context_size")
         install_and_report(options, {"model": file, "name": name or ""}, wait=True)
+    if name is not None and not name.strip():
+        raise click.UsageError("--name is empty")
     text = model_text(Path(file), name, context, options)
-    with connect(options, _ADD_S) as client:
-        answer = client.call("POST", "api", "models", body={"config": text})
+    try:
+        with connect(options, _ADD_S) as client:
+            answer = client.call("POST", "api", "models", body={"config": text})
+    except Invalid as error:
+        if name is None:
+            raise
+        raise Invalid(_NAME_LINE.sub("--name:", error.message), hint=error.hint) from None
     if options.as_json:
         click.echo(answer.body)
         return

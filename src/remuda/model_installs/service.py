@@ -50,6 +50,7 @@ from remuda.wire.nodes import Report
 _AT_ONCE: Final = 64
 _INSTALLS: Final = frozenset({Kind.INSTALL_MODEL})
 _NAMED_MAX: Final = 3
+_FILES: Final = (".gguf", ".yaml", ".yml")
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +178,10 @@ class ModelInstalls:
         near = similar(readings, what)
         if near:
             hint = f"did you mean {' or '.join(near[:_NAMED_MAX])}?"
+        elif what.startswith(("/", "./", "../", "~")) or what.lower().endswith(_FILES):
+            hint = (
+                "for a file of your machine: remuda models add FILE; for one of the frontend's: file:///PATH"
+            )
         elif "/" in what:
             hint = f"from Hugging Face: {pasted(f'hf://{what}')}; from Ollama: {pasted(f'ollama://{what}')}"
         else:

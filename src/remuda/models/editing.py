@@ -82,6 +82,8 @@ def changes_of(patch: Mapping[str, JsonValue], before: Keys = ()) -> Iterator[Ch
 
 def _plain(text: str) -> bool:
     """Whether it needs no quotes to be this very text, and not a number."""
+    if text.startswith(":"):  # Which cannot begin a value within braces.
+        return False
     try:
         found = _values(f"x: {text}\n").get("x") if text and "\n" not in text else None
     except Invalid:

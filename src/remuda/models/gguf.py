@@ -108,6 +108,7 @@ _FILE_TYPES: Final = {  # `general.file_type`.
     37: "TQ2_0",
     38: "MXFP4_MOE",
 }
+_PAGES: Final = (b"<!do", b"<htm")
 _ALIGNMENT_DEFAULT: Final = 32
 _DIMENSIONS_MAX: Final = 8
 
@@ -208,7 +209,7 @@ def _metadata(source: "_Source") -> tuple[dict[str, Found], int]:
     """All keys, and how many tensors there are."""
     magic = source.take(len(_MAGIC), "its header")
     if magic != _MAGIC:
-        raise Invalid("not a GGUF file (wrong header)")
+        raise _wrong_header(magic)
     version = source.number(_U32, "its version")
     if version not in (2, 3):
         raise Invalid(_unread_version(int(version)))
@@ -221,6 +222,15 @@ def _metadata(source: "_Source") -> tuple[dict[str, Found], int]:
         key = source.text(KEY_BYTES_MAX, "the name of a key")
         found[key] = source.value(key)
     return found, tensors
+
+
+def _wrong_header(begins: bytes) -> Invalid:
+    if begins.lower().startswith(_PAGES):
+        return Invalid(
+            "it is a web page, not a GGUF file",
+            hint="download it again by the address of the file itself, and not of the page that shows it",
+        )
+    return Invalid("not a GGUF file (wrong header)")
 
 
 def parts_of(name: str) -> tuple[str, ...]:
@@ -256,7 +266,7 @@ class _Source:
         data = self._file.read(count)
         if len(data) < count:
             if not _MAGIC.startswith(data[: len(_MAGIC)]) and self.taken == count:
-                raise Invalid("not a GGUF file (wrong header)")
+                raise _wrong_header(data)
             if not data and self.taken == count:
                 raise CutOff("the file is empty")
             raise CutOff(f"the file is cut off: it ends within {what}")

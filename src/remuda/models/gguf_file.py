@@ -50,7 +50,7 @@ def open_gguf(path: Path) -> GgufModel:
     except CutOff as error:
         raise CutOff(_naming(parts, error), hint=_AGAIN) from None
     except Invalid as error:
-        raise Invalid(_naming(parts, error)) from None
+        raise Invalid(_naming(parts, error), hint=error.hint) from None
     return GgufModel(parts[0], header, parts, size, parameters)
 
 

@@ -72,5 +72,5 @@ def disk_full(
     return DiskFull(
         f"{what} needs {install_size(needed_bytes)}{kept} on the disk of {folder}, "
         f"where {install_size(free_bytes)} are free",
-        hint="free some space or choose another folder; what was fetched is kept and resumed",
+        hint="free some space or choose another folder; anything fetched so far is kept and resumed",
     )

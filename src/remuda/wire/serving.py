@@ -220,6 +220,8 @@ class ModelRemoved(Message):
 
     message: str
     operation: OpView
+    # In the frontend's models folder, where a person has put it; no other model uses it.
+    file_kept: Annotated[str, OMIT_EMPTY] = ""
 
 
 class ModelUnloadBody(OptionalMessage):

@@ -67,7 +67,7 @@ async def test_what_a_model_is_for_is_read_from_its_header(frontend: ModelFronte
     [
         ("/cut.gguf", TINY[:-1000], "cut off"),
         ("/short.gguf", TINY[:100], "ends within its header|cut off|too short"),
-        ("/page.gguf", b"<!DOCTYPE html><html><body>Please log in</body></html>", "HTML|GGUF"),
+        ("/page.gguf", b"<!DOCTYPE html><html><body>Please log in</body></html>", "web page, not a GGUF"),
         ("/m-00001-of-00002.gguf", TINY, r"m-00002-of-00002\.gguf"),
         ("/notes.txt", b"hello", "no model in it"),
     ],
@@ -103,6 +103,11 @@ async def test_the_disk_is_looked_at_before_the_first_byte(
     assert "needs 3." in step.problem.message
     assert "1000 B are free" in step.problem.message
     assert hub.bytes_sent == 0
+
+
+async def test_a_path_is_not_taken_for_a_name(frontend: ModelFrontend) -> None:
+    with pytest.raises(NotFound, match=r"remuda models add FILE.*file:///PATH"):
+        await frontend.install("/srv/tiny.gguf")
 
 
 async def test_how_far_it_is_can_be_watched(frontend: ModelFrontend, hub: HubServer) -> None:

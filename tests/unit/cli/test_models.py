@@ -32,6 +32,7 @@ from remuda.wire.serving import (
     ModelItems,
     ModelLoaded,
     ModelOps,
+    ModelRemoved,
     ModelThere,
     ReplicaView,
     UnusableModel,
@@ -138,6 +139,56 @@ def test_a_file_that_differs_in_its_middle_is_another_one(tmp_path: Path, asked:
     model_text(first, None, None, asked)
     with pytest.raises(Invalid, match="exists and is a different file"):
         model_text(second, None, None, asked)
+
+
+def test_files_that_are_something_else_are_named_for_what_they_are(
+    tmp_path: Path, asked: ClientOptions
+) -> None:
+    page, renamed = tmp_path / "page.gguf", tmp_path / "model.bin"
+    page.write_bytes(b"<!DOCTYPE html><html><body>Please log in</body></html>")
+    with pytest.raises(Invalid, match=r"web page, not a GGUF file .*download it again"):
+        model_text(page, None, None, asked)
+    renamed.write_bytes(tiny_model().read_bytes())
+    with pytest.raises(Invalid, match=r"model\.bin is a GGUF file.*rename it to end in \.gguf"):
+        model_text(renamed, None, None, asked)
+
+
+def test_a_name_that_is_refused_is_that_of_the_option(
+    tmp_path: Path, asked: ClientOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(self: AdminClient, *words: object, **more: object) -> ApiAnswer:
+        raise Invalid("line 1: name: '../evil' cannot be the name of a file")
+
+    monkeypatch.setattr(AdminClient, "call", refuse)
+    words = ["models", "add", str(tiny_model()), "--data-dir", str(asked.data_dir), "--name"]
+    monkeypatch.setattr(models, "connect", lambda *_: AdminClient(Target("http://127.0.0.1:1")))
+    done = CliRunner().invoke(root, [*words, "../evil"])
+    assert done.stderr == "error: --name: '../evil' cannot be the name of a file\n"
+    assert "--name is empty" in CliRunner().invoke(root, [*words, ""]).output
+
+
+class Removing(AdminClient):
+    """A frontend with an alias of what is removed."""
+
+    def call(
+        self, method: str, *path: str, body: object = None, query: Mapping[str, str] | None = None
+    ) -> ApiAnswer:
+        done = ModelRemoved(message="", operation=an_op(kind="remove_model"), file_kept="my.gguf")
+        return ApiAnswer(200, encode(done), None)
+
+    def get(self, *path: str, **query: str) -> ApiAnswer:
+        return ApiAnswer(200, encode(ModelItems(models=(ModelItem(name="tiny", alias="teeny"),))), None)
+
+
+def test_what_stays_of_a_removed_model_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model_installs, "connect", lambda *_: Removing(Target("http://127.0.0.1:1")))
+    done = CliRunner().invoke(root, ["rm", "teeny"])
+    assert done.stdout == "teeny: removed\n"
+    assert done.stderr.splitlines() == [
+        "note: my.gguf was not downloaded by Remuda and stays in the models folder; delete it there if it is "
+        "not needed",
+        "note: tiny is an alias of teeny, which is gone; remove it with: remuda rm tiny",
+    ]
 
 
 class Installing(AdminClient):
@@ -293,6 +344,8 @@ def test_model_that_was_there_just_so_is_not_called_changed() -> None:
 
     assert added_line(same) == "qwen: already there, unchanged; try it with: remuda chat qwen"
     assert added_line(same.model_copy(update={"unchanged": False})).startswith("qwen: changed;")
+    taken = same.model_copy(update={"set_aside": "/models/qwen.yaml.imported"})
+    assert added_line(taken).startswith("qwen: taken over from its file;")
 
 
 def test_models_that_failed_are_listed_as_such_with_the_reason() -> None:

@@ -1,7 +1,7 @@
 """Changes to a model's YAML change their own lines and nothing else."""
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import JsonValue
 
@@ -141,6 +141,7 @@ words = st.text("abc:#{}[]'\" \\-?&*!|>%@,~0\n", max_size=8)
 names = st.sampled_from(["name", "a", "b", "parameters", "template", "stopwords", "spice", "mmproj"])
 
 
+@example([(("spice", "name"), ":0")])
 @given(st.lists(st.tuples(st.lists(names, min_size=1, max_size=2).map(tuple), st.none() | words), max_size=4))
 def test_any_text_can_be_set_and_is_read_back(assigned: list[tuple[tuple[str, ...], str | None]]) -> None:
     text = TEXT

@@ -137,8 +137,13 @@ async def remove_model(
 ) -> Response:
     """Forget a model and unload it. What the fleet has brought for it goes by the operation in the answer, on
     nodes that are away when they return; what a person has put there stays, unless `files` is set."""
+    found = await svc.serving.models.get(model)
     submitted = await removed(model, svc, admin, files=files)
-    return answer(ModelRemoved(message="model removed", operation=op_view(submitted.view, svc)))
+    view = op_view(submitted.view, svc)
+    spec = submitted.operation.source.model
+    theirs = found.here and found.stored.manifest is None and not files
+    kept = found.config.file if theirs and spec is not None and found.config.file in spec.files else ""
+    return answer(ModelRemoved(message="model removed", operation=view, file_kept=kept))
 
 
 # By node, as the contract has it.
