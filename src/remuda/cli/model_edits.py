@@ -243,7 +243,10 @@ def _sources(source: str) -> list[tuple[str, str | None]]:
 
     path = Path(source).expanduser()
     if path.is_dir():
-        return [(str(file), yaml_text(file)) for file in yaml_files(path)]
+        try:
+            return [(str(file), yaml_text(file)) for file in yaml_files(path)]
+        except Invalid as error:
+            raise Invalid(f"{error.message}; nothing was imported", hint=error.hint) from None
     if path.suffix.lower() == ".gguf":
         raise Invalid(f"{path} is not a YAML file", hint=f"remuda models add {path}")
     named = not path.exists() and path.suffix.lower() not in (".yaml", ".yml")

@@ -14,6 +14,7 @@ from remuda.wire.serving import ModelItem, ReplicaView
 _MIB = 1 << 20
 _GIB = 1 << 30
 _TAGS_MAX = 4
+_UNREACHABLE = "unreachable"
 
 
 def model_table(models: Sequence[ModelItem], now: datetime, output: Console) -> RenderableType:
@@ -110,7 +111,9 @@ def _state(model: ModelItem, names: Collection[str], now: datetime) -> str:
         return "failed" if model.failed_at is None else f"failed {ago(model.failed_at, now)}"
     if _file_missing(model):
         return "file not found"
-    return model.replicas[0].state if model.replicas else "not loaded"
+    states = [one.state for one in model.replicas]
+    coming = (state for state in states if state != _UNREACHABLE)  # What is loaded elsewhere meanwhile.
+    return next(coming, states[0] if states else "not loaded")
 
 
 def replica_state(replica: ReplicaView, now: datetime) -> str:

@@ -494,18 +494,27 @@ def test_models_that_are_being_installed_are_listed(monkeypatch: pytest.MonkeyPa
 
 
 def test_state_of_a_model_comes_from_its_replicas() -> None:
-    loaded = ReplicaView(model="qwen", state="loaded")
+    loaded, gone = (ReplicaView(model="qwen", state=state) for state in ("loaded", "unreachable"))
     models = [
         ModelItem(name="a"),
         ModelItem(name="b", replicas=(loaded,)),
         ModelItem(name="c", replicas=(loaded, loaded)),
         ModelItem(name="d", replicas=(ReplicaView(model="d", state="loading"),)),
+        ModelItem(name="e", replicas=(gone, ReplicaView(model="e", state="staging"))),
+        ModelItem(name="f", replicas=(gone,)),
     ]
     text = shown(model_table(models, NOON, Console(width=200, file=StringIO())))
 
     states = [line.split("  ")[1:] for line in text.splitlines()[1:]]
     found = [next(cell.strip() for cell in cells if cell.strip()) for cells in states]
-    assert found == ["not loaded", "loaded", "loaded on 2", "loading"]
+    assert found == ["not loaded", "loaded", "loaded on 2", "loading", "staging", "unreachable"]
+
+
+def test_a_folder_with_a_file_that_cannot_be_read_is_not_imported_in_part(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("name: a\nbackend: echo\n")
+    (tmp_path / "b.yaml").write_text("name: [\n")
+    done = CliRunner().invoke(root, ["models", "import", str(tmp_path), "--url", "http://127.0.0.1:1"])
+    assert "nothing was imported" in done.stderr
 
 
 def test_an_alias_says_what_it_stands_for_and_when_that_does_not_exist() -> None:
