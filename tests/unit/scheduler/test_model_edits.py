@@ -186,6 +186,15 @@ async def test_old_name_can_stay_as_an_alias(edited: Edited) -> None:
     assert (await edited.service.get("own")).config.alias == "mine"
 
 
+async def test_a_name_that_an_install_has_reserved_is_taken_by_nothing_else(edited: Edited) -> None:
+    await edited.being_installed("mine")
+    with pytest.raises(Conflict, match="mine is being installed"):
+        await edited.edits.rename("own", "mine", "ada")
+    with pytest.raises(Conflict, match="mine is being installed"):
+        await edited.edits.take_over(a_model("mine"))
+    assert (await edited.service.get("own")).config.id == "own"
+
+
 async def test_model_that_is_being_loaded_is_not_renamed(edited: Edited) -> None:
     view = await edited.load()
     assert view.operation.kind is Kind.LOAD

@@ -50,6 +50,13 @@ class Served(PlacingRig):
         assert isinstance(view, View)
         return view
 
+    async def being_installed(self, name: str) -> None:
+        source = Source("", uri=f"https://hub.test/{name}.gguf", name=name, model=ModelSpec())
+        op = OpId("3f2a1b0c-1")
+        operation = Operation(op, Kind.INSTALL_MODEL, source, RollOut(1), "ada", self.clock.now())
+        step = Step(op, FRONTENDS, "frontends", Kind.INSTALL_MODEL, source, Goal((f"model {name}",)))
+        await self.operations.submit(operation, [step])
+
 
 @pytest.fixture
 async def served() -> Served:
@@ -76,11 +83,7 @@ async def test_model_that_is_added_again_is_replaced(served: Served) -> None:
 
 
 async def test_a_name_under_which_a_model_is_being_installed_is_taken(served: Served) -> None:
-    source = Source("", uri="https://hub.test/new.gguf", name="new", model=ModelSpec())
-    op = OpId("3f2a1b0c-1")
-    operation = Operation(op, Kind.INSTALL_MODEL, source, RollOut(1), "ada", served.clock.now())
-    step = Step(op, FRONTENDS, "frontends", Kind.INSTALL_MODEL, source, Goal(("model new",)))
-    await served.operations.submit(operation, [step])
+    await served.being_installed("new")
     with pytest.raises(Conflict, match=r"being installed from https://hub\.test/new\.gguf.* 3f2a1b0c"):
         await served.service.add(a_model("new"))
     assert [one.config.id for one in await served.service.configured()] == ["qwen"]
