@@ -17,6 +17,7 @@ import click
 import pytest
 from fastapi import APIRouter
 from fastapi.routing import APIRoute
+from tools.measures import cycles, import_graph
 
 import remuda
 from remuda.core.errors import RemudaError
@@ -103,6 +104,11 @@ def test_no_file_is_too_long() -> None:
 def test_no_module_has_a_name_that_says_nothing() -> None:
     modules = [path.relative_to(ROOT) for path in syntax_trees()]
     assert [str(path) for path in modules if BANNED_NAMES & {*path.parts[:-1], path.stem}] == []
+
+
+def test_modules_do_not_import_each_other_in_circles() -> None:
+    """Those imported within functions count, too."""
+    assert cycles(import_graph()) == []
 
 
 def test_public_classes_have_names_of_their_own() -> None:

@@ -1,4 +1,4 @@
-"""`remuda chat`: talk to a model of the fleet from a terminal."""
+"""`remuda chat` and `remuda run`: talk to a model of the fleet from a terminal."""
 
 import json
 import re
@@ -95,6 +95,48 @@ def chat(
         return
     click.echo(one_line(f"{name}: type a message; {_HOW_TO_END}"), err=True)
     _converse(options, body, messages, _lines())
+
+
+@click.command(
+    "run",
+    short_help="Chat with a model; install it first if it is missing.",
+    epilog=examples("remuda run smollm2-135m-instruct", 'remuda run qwen3:0.6b "Why is the sky blue?"'),
+)
+@click.argument("what", metavar="MODEL", shell_complete=complete_models)
+@click.argument("prompt", required=False)
+@click.option("--system", default="", help="System prompt. Default: none.")
+@click.option(
+    "--max-tokens", type=WholeNumber(1), help="Longest answer, in tokens. Default: the model's own."
+)
+@click.option("--temperature", type=Amount(), help="Sampling temperature. Default: the model's own.")
+@client_command
+@click.pass_context
+def run(
+    ctx: click.Context,
+    options: ClientOptions,
+    what: str,
+    prompt: str | None,
+    system: str,
+    max_tokens: int | None,
+    temperature: float | None,
+) -> None:
+    """Chat with a model. One that is not there is installed first: MODEL is a name or a source."""
+    from remuda.cli.model_installs import ensured
+
+    name = ensured(options, what)
+    ctx.invoke(
+        chat,
+        url=options.url,
+        api_key=options.api_key,
+        ca=options.ca,
+        data_dir=options.data_dir,
+        as_json=options.as_json,
+        model=name,
+        prompt=prompt,
+        system=system,
+        max_tokens=max_tokens,
+        temperature=temperature,
+    )
 
 
 def _converse(

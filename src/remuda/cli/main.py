@@ -270,7 +270,7 @@ for verb in (
     ops.group,
     keys.group,
     models.group,
-    model_installs.run,
+    chat.run,
     model_installs.pull,
     model_installs.named(models.list_replicas, "ps", "remuda ps"),
     model_installs.named(models.list_models, "ls", "remuda ls", hidden=True),

@@ -1,4 +1,4 @@
-"""Installing, running and removing models by name or source, also in the words that people know from Ollama:
+"""Installing and removing models by name or source, also in the words that people know from Ollama:
 `pull`, `run`, `ls`, `ps`, `rm`, `stop`, `show`.
 """
 
@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from remuda.cli.chat import chat
-from remuda.cli.commands import Amount, WholeNumber, client_command, connect, examples
+from remuda.cli.commands import client_command, connect, examples
 from remuda.cli.exits import Exit
 from remuda.cli.invocation import ClientOptions
 from remuda.cli.model_arguments import complete_models, configured_models
@@ -51,46 +50,6 @@ def install(options: ClientOptions, what: str, name: str, sha256: str, no_wait: 
 
 assert install.help is not None, "its help is written above"
 install.help = f"{install.help}\n\n{_SOURCES}\n\nCtrl-C stops waiting, not the install."
-
-
-@click.command(
-    "run",
-    short_help="Chat with a model; install it first if it is missing.",
-    epilog=examples("remuda run smollm2-135m-instruct", 'remuda run qwen3:0.6b "Why is the sky blue?"'),
-)
-@click.argument("what", metavar="MODEL", shell_complete=complete_models)
-@click.argument("prompt", required=False)
-@click.option("--system", default="", help="System prompt. Default: none.")
-@click.option(
-    "--max-tokens", type=WholeNumber(1), help="Longest answer, in tokens. Default: the model's own."
-)
-@click.option("--temperature", type=Amount(), help="Sampling temperature. Default: the model's own.")
-@client_command
-@click.pass_context
-def run(
-    ctx: click.Context,
-    options: ClientOptions,
-    what: str,
-    prompt: str | None,
-    system: str,
-    max_tokens: int | None,
-    temperature: float | None,
-) -> None:
-    """Chat with a model. One that is not there is installed first: MODEL is a name or a source."""
-    name = ensured(options, what)
-    ctx.invoke(
-        chat,
-        url=options.url,
-        api_key=options.api_key,
-        ca=options.ca,
-        data_dir=options.data_dir,
-        as_json=options.as_json,
-        model=name,
-        prompt=prompt,
-        system=system,
-        max_tokens=max_tokens,
-        temperature=temperature,
-    )
 
 
 @click.command(
