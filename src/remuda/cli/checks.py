@@ -35,7 +35,7 @@ from remuda.worker.hardware.detect import detect
 from remuda.worker.hardware.host import SystemHost
 
 CHECK_S: Final = 15.0
-_CALL_S: Final = 4.0
+_CALL_S: Final = 8.0  # A small machine that starts a model takes seconds to answer.
 _NATS_PORT: Final = 4222
 _API: Final = "API"
 _OPS_MAX: Final = 20  # Operations that are looked at, the newest.

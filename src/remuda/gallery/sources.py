@@ -5,6 +5,7 @@ Whatever cannot be reached is said in the reading; the other galleries, and olde
 """
 
 import hashlib
+from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -150,10 +151,8 @@ class FailureLog:
             log.info("gallery_address_answers", gallery=gallery.name, address=shown(address))
 
 
-class IndexSources(Generic[E]):
-    """The configured galleries, in their order. Callers that come together share one fetch.
-
-    `read_index` reads what they send, and `shipped` what the built-in one has."""
+class IndexSources(ABC, Generic[E]):
+    """The configured galleries, in their order. Callers that come together share one fetch."""
 
     def __init__(
         self,
@@ -162,13 +161,9 @@ class IndexSources(Generic[E]):
         fetcher: Fetcher,
         cache: Cache,
         clock: Clock,
-        read_index: Callable[[bytes], GalleryIndex[E]],
-        shipped: Callable[[], GalleryIndex[E]],
         failures: FailureLog | None = None,
     ) -> None:
         """`failures` is shared by the sources of one process, of which some live for one request only."""
-        self._read_index = read_index
-        self._shipped = shipped
         self._galleries = galleries
         self._fetcher = fetcher
         self._cache = cache
@@ -177,6 +172,14 @@ class IndexSources(Generic[E]):
         self._turns: defaultdict[Gallery, anyio.Lock] = defaultdict(anyio.Lock)
         self._failed_s: dict[str, float] = {}
         self._failures = failures or FailureLog()
+
+    @abstractmethod
+    def _read_index(self, content: bytes) -> GalleryIndex[E]:
+        """What a gallery has sent."""
+
+    @abstractmethod
+    def _shipped(self) -> GalleryIndex[E]:
+        """What the built-in gallery has."""
 
     async def read(self, *, refresh: bool = False) -> tuple[Reading[E], ...]:
         """What each gallery offers, in configured order. `refresh` asks even about fresh copies."""
@@ -276,47 +279,21 @@ class IndexSources(Generic[E]):
 class Sources(IndexSources[GalleryEntry]):
     """Of backends."""
 
-    def __init__(
-        self,
-        galleries: tuple[Gallery, ...],
-        *,
-        fetcher: Fetcher,
-        cache: Cache,
-        clock: Clock,
-        failures: FailureLog | None = None,
-    ) -> None:
-        super().__init__(
-            galleries,
-            fetcher=fetcher,
-            cache=cache,
-            clock=clock,
-            read_index=read_index,
-            shipped=lambda: read_index(shipped_index()),
-            failures=failures,
-        )
+    def _read_index(self, content: bytes) -> GalleryIndex[GalleryEntry]:
+        return read_index(content)
+
+    def _shipped(self) -> GalleryIndex[GalleryEntry]:
+        return read_index(shipped_index())
 
 
 class ModelSources(IndexSources[ModelEntry]):
     """Of models."""
 
-    def __init__(
-        self,
-        galleries: tuple[Gallery, ...],
-        *,
-        fetcher: Fetcher,
-        cache: Cache,
-        clock: Clock,
-        failures: FailureLog | None = None,
-    ) -> None:
-        super().__init__(
-            galleries,
-            fetcher=fetcher,
-            cache=cache,
-            clock=clock,
-            read_index=read_model_index,
-            shipped=shipped_models,
-            failures=failures,
-        )
+    def _read_index(self, content: bytes) -> GalleryIndex[ModelEntry]:
+        return read_model_index(content)
+
+    def _shipped(self) -> GalleryIndex[ModelEntry]:
+        return shipped_models()
 
 
 def _every_address(gallery: Gallery) -> tuple[str, ...]:

@@ -118,5 +118,6 @@ def test_an_install_survives_twenty_kills_at_any_moment(place: Ranch, hub: HubSe
         reached = len(content) * min(number + chance.fraction(), 19.99) / 20
         wait_until_blocking(lambda reached=reached: hub.bytes_sent > reached, within=60)  # type: ignore[misc]
         killed.kill(frontend)
+    assert killed.kills.total() == 20
     killed.finish()
     print(f"kills {dict(killed.kills)}, {hub.bytes_sent / len(content):.3f} times the file")
