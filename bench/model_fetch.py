@@ -12,8 +12,6 @@ import argparse
 import tempfile
 import time
 from functools import partial
-from multiprocessing import get_context
-from multiprocessing.connection import Connection
 from pathlib import Path
 
 import anyio
@@ -23,7 +21,7 @@ from tests.support.images import Blob, noise
 from tests.support.object_store import ACCESS_KEY, SECRET_KEY, object_store
 from tests.support.registry import registry_server
 
-from bench.pull import CONTENDER_S, Contender, Run, command, compete
+from bench.contenders import Contender, Run, command, compete, in_fresh_interpreter
 from remuda.core.clock import SystemClock
 from remuda.core.entropy import SystemEntropy
 from remuda.core.log import configure
@@ -61,25 +59,12 @@ def bucket(endpoint: str) -> S3Store:
 
 
 def ours(file: RemoteFile, env: dict[str, str], folder: Path) -> Run:
-    """In a fresh interpreter, as a frontend has one."""
-    fresh = get_context("spawn")
-    receiver, sender = fresh.Pipe(duplex=False)
-    process = fresh.Process(target=fetch_here, args=(sender, file, env, folder))
-    process.start()
-    sender.close()  # Then a child that dies without a word ends the wait.
-    try:
-        assert receiver.poll(CONTENDER_S), "the fetch took too long"
-        answer = receiver.recv()
-    finally:
-        process.kill()
-        process.join()
-    assert isinstance(answer, Run)
-    return answer
+    return in_fresh_interpreter(fetch_here, file, env, folder)
 
 
-def fetch_here(sender: Connection, file: RemoteFile, env: dict[str, str], folder: Path) -> None:
+def fetch_here(file: RemoteFile, env: dict[str, str], folder: Path) -> Run:
     configure("warning")
-    sender.send(anyio.run(measured_fetch, file, env, folder))
+    return anyio.run(measured_fetch, file, env, folder, backend_options={"use_uvloop": True})
 
 
 async def measured_fetch(file: RemoteFile, env: dict[str, str], folder: Path) -> Run:

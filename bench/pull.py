@@ -14,17 +14,11 @@ Aims: at least 0.8 of curl, unpacking included; below 100 MB above idle.
 """
 
 import argparse
-import os
 import platform
 import shlex
-import subprocess
 import tempfile
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
-from multiprocessing import get_context
-from multiprocessing.connection import Connection
 from pathlib import Path
 
 import anyio
@@ -32,6 +26,7 @@ from tests.support.debian import debian_program
 from tests.support.registry import RegistryServer, registry_server
 
 from bench.backend_image import backend_image
+from bench.contenders import Contender, Run, alone, command, compete, in_fresh_interpreter
 from remuda.core.clock import SystemClock
 from remuda.core.entropy import SystemEntropy
 from remuda.core.log import configure
@@ -46,23 +41,12 @@ from remuda.worker.depot.layout import DepotLayout
 
 REPOSITORY, TAG = "bench/backend", "v1"
 MACHINE = platform_of(platform.system(), platform.machine())
-CONTENDER_S = 300.0
 CURL_SHARE_AIM = 0.8
 MEMORY_AIM_MB = 100
 RIVALS = {
     "ours, fetched": ("curl", "skopeo copy"),
     "ours, installed": ("curl", "curl, tar", "skopeo, umoci"),
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    seconds: float
-    memory_mb: float = 0.0  # Most resident memory during the pull, less what there was just before.
-
-
-Contender = Callable[[Path], Run]
-"""One pull into an empty folder."""
 
 
 # Who pulls.
@@ -98,33 +82,13 @@ def skopeo_words(registry: RegistryServer, target: str) -> list[str]:
     return [debian_program("skopeo", "skopeo"), *options, source, target]
 
 
-def command(words: list[str]) -> Run:
-    began = time.perf_counter()
-    subprocess.run(words, check=True, timeout=CONTENDER_S)
-    return Run(time.perf_counter() - began)
-
-
 def ours(registry: RegistryServer, unpacked: bool, folder: Path) -> Run:
-    """In a fresh interpreter, which says itself how long it took and what it needed."""
-    fresh = get_context("spawn")
-    receiver, sender = fresh.Pipe(duplex=False)
-    reference = f"{registry.name}/{REPOSITORY}:{TAG}"
-    process = fresh.Process(target=pull_here, args=(sender, reference, unpacked, folder))
-    process.start()
-    sender.close()  # Then a child that dies without a word ends the wait.
-    try:
-        assert receiver.poll(CONTENDER_S), "the pull took too long"
-        answer = receiver.recv()
-    finally:
-        process.kill()
-        process.join()
-    assert isinstance(answer, Run)
-    return answer
+    return in_fresh_interpreter(pull_here, f"{registry.name}/{REPOSITORY}:{TAG}", unpacked, folder)
 
 
-def pull_here(sender: Connection, reference: str, unpacked: bool, folder: Path) -> None:
+def pull_here(reference: str, unpacked: bool, folder: Path) -> Run:
     configure("warning")
-    sender.send(anyio.run(measured_pull, reference, unpacked, folder))
+    return anyio.run(measured_pull, reference, unpacked, folder)
 
 
 async def measured_pull(reference: str, unpacked: bool, folder: Path) -> Run:
@@ -161,21 +125,6 @@ def resident_mb(field: str) -> float:
 
 
 # How they compare.
-
-
-def compete(contenders: dict[str, Contender], rounds: int, folder: Path) -> dict[str, list[Run]]:
-    runs: dict[str, list[Run]] = {name: [] for name in contenders}
-    for _ in range(rounds):
-        for name, contender in contenders.items():
-            runs[name].append(alone(contender, folder))
-    return runs
-
-
-def alone(contender: Contender, folder: Path) -> Run:
-    """What was pulled stays until the end, so that freeing it is in nobody's way."""
-    own = Path(tempfile.mkdtemp(dir=folder))
-    os.sync()
-    return contender(own)
 
 
 def report(runs: dict[str, list[Run]], packed_mb: float) -> None:

@@ -6,6 +6,7 @@ import signal
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.support.event_loop import Loop
 from tests.support.forked_tests import add_option, process_count, run_forked
 
 # Shells let background commands ignore Ctrl-C, and every process that tests start would inherit that.
@@ -89,5 +90,4 @@ def _group(item: pytest.Item) -> str:
 
 @pytest.fixture(scope="session")
 def anyio_backend() -> tuple[str, dict[str, object]]:
-    """The event loop of production."""
-    return "asyncio", {"use_uvloop": True}
+    return "asyncio", {"loop_factory": Loop}

@@ -5,7 +5,6 @@ only those tests run that start no server. Exits with 1 if anything failed.
 """
 
 import argparse
-import json
 import subprocess
 import sys
 import tempfile
@@ -24,8 +23,6 @@ LINTERS = {
 }
 PYTEST = ("pytest", "--processes", "auto")
 WHOLE = (*PYTEST, "-m", "not long", "--durations", "25", "--durations-min", "5")
-FAILED = ROOT / ".pytest_cache" / "v" / "cache" / "lastfailed"
-FEW = 3
 QUICK = (*PYTEST, "-m", "not long", "--hypothesis-profile", "quick", "tests/unit")
 
 
@@ -71,22 +68,11 @@ def types_and_tests(pytest: Sequence[str]) -> bool:
         mypy = Check("mypy", ["mypy"], output)
         try:
             print("\n== pytest, and mypy beside it", flush=True)
-            tests = Check("pytest", pytest).passed() or pass_alone()
+            tests = Check("pytest", pytest).passed()
             outcomes = [tests, mypy.passed()]
         finally:
             mypy.end()
     return all(outcomes)
-
-
-def pass_alone() -> bool:
-    """Whether the few tests that failed beside others pass with nothing beside them. Each is a bug all the
-    same: see docs/decisions/running-tests.md."""
-    failed = sorted(json.loads(FAILED.read_text())) if FAILED.exists() else []
-    if not 0 < len(failed) <= FEW:
-        return False
-    for test in failed:
-        print(f"unsteady, or broken: {test}", flush=True)
-    return Check("once more, alone", ["pytest", "-p", "no:cacheprovider", *failed]).passed()
 
 
 def main() -> int:

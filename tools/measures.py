@@ -2,13 +2,14 @@
 
     uv run --group dev python -m tools.measures
 
-Files and lines, sizes of functions and files, how modules import each other, class names that recur, and
+Files and lines, sizes of functions and files, how modules import each other, names of types that recur, and
 where types or errors are left open.
 """
 
 import ast
+import re
 import statistics
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -17,6 +18,7 @@ import grimp
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src" / "remuda"
 SMALL_LINES = 60
+_TYPE_VARIABLES = ("TypeVar", "TypeVarTuple", "ParamSpec")
 Tree = dict[str, ast.Module]
 
 
@@ -38,11 +40,35 @@ def spread(values: Sequence[int]) -> str:
     return f"median {statistics.median(values):.0f}, p95 {p95}, most {max(values)}"
 
 
-def recurring_classes(found: Tree) -> Counter[str]:
-    names = Counter(
-        node.name for tree in found.values() for node in ast.walk(tree) if isinstance(node, ast.ClassDef)
+def recurring_types(found: Tree) -> dict[str, list[str]]:
+    """The names of public classes and type aliases that stand for more than one thing, and where."""
+    places = defaultdict[str, list[str]](list)
+    for file, tree in found.items():
+        for name in [*_classes(tree), *_aliases(tree)]:
+            if not name.startswith("_"):
+                places[name].append(file)
+    return {name: files for name, files in sorted(places.items()) if len(files) > 1}
+
+
+def _classes(tree: ast.Module) -> list[str]:
+    return [node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+
+
+def _aliases(tree: ast.Module) -> list[str]:
+    """Names in capitals and small letters that a module gives to what is no class; type variables are not
+    meant, for each module has its own."""
+    named = (
+        (target, node.value)
+        for node in tree.body
+        if isinstance(node, ast.Assign | ast.AnnAssign)
+        for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
     )
-    return Counter({name: count for name, count in names.items() if count > 1 and not name.startswith("_")})
+    return [
+        target.id
+        for target, value in named
+        if isinstance(target, ast.Name) and re.fullmatch(r"[A-Z]\w*[a-z]\w*", target.id)
+        if not (isinstance(value, ast.Call) and ast.unparse(value.func) in _TYPE_VARIABLES)
+    ]
 
 
 def anys(found: Tree) -> int:
@@ -108,7 +134,7 @@ def main() -> None:
     graph = import_graph()
     importers = Counter(one for imported in graph.values() for one in imported)
     single = sum(importers[module] == 1 for module in graph)
-    chain, rings, recurring = longest_chain(graph), cycles(graph), recurring_classes(found)
+    chain, rings, recurring = longest_chain(graph), cycles(graph), recurring_types(found)
     broad = broad_excepts(found)
     facts = {
         "files": f"{len(found)} ({packages} of them __init__, {small} below {SMALL_LINES} lines)",
@@ -118,7 +144,7 @@ def main() -> None:
         "lines of a function": spread(sizes),
         "longest import chain": f"{len(chain)}: {' > '.join(one.removeprefix('remuda.') for one in chain)}",
         "import cycles": f"{len(rings)} {rings or ''}",
-        "recurring class names": f"{len(recurring)}: {', '.join(sorted(recurring))}",
+        "recurring type names": f"{len(recurring)}: {', '.join(sorted(recurring))}",
         "uses of Any": anys(found),
         "broad excepts": f"{sum(broad.values())}: {', '.join(sorted(broad))}",
     }

@@ -46,6 +46,18 @@ def test_every_test_is_told_of_though_its_process_died(tmp_path: Path) -> None:
     assert "4 failed, 41 passed" in ended.stdout
 
 
+def test_costs_are_told_by_module(tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text(_CONFTEST)
+    work = "[sys.executable, '-c', 'sum(range(10**7))']"
+    working = f"import subprocess, sys\ndef test_works(): subprocess.run({work})"
+    (tmp_path / "test_working.py").write_text(working)
+    (tmp_path / "test_passing.py").write_text("def test_passes(): pass")
+    ended = _pytest(tmp_path, "--processes", "2", "--costs")
+    rows = [line.split() for line in ended.stdout.splitlines() if line.endswith(".py")]
+    costs = {module: float(cpu_s) for cpu_s, _, module in rows}
+    assert costs["test_working.py"] > 0.05 > costs["test_passing.py"]
+
+
 def test_first_failure_can_end_the_run(tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text(_CONFTEST)
     (tmp_path / "test_failing.py").write_text("def test_fails(): assert False")
@@ -54,6 +66,17 @@ def test_first_failure_can_end_the_run(tmp_path: Path) -> None:
     assert ended.returncode == 1
     assert "1 failed in" in ended.stdout
     assert "stopping after 1 failures" in ended.stdout
+
+
+def test_a_test_that_hangs_is_ended_with_its_stack(tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text(_CONFTEST)
+    (tmp_path / "test_hanging.py").write_text(
+        "import threading\ndef test_hangs(): threading.Event().wait(600)"
+    )
+    ended = _pytest(tmp_path, "--processes", "2", "--timeout", "1", "--timeout-method", "thread")
+    assert "test_hanging.py::test_hangs: its process ended with 1" in ended.stdout
+    assert "in test_hangs" in ended.stderr
+    assert "1 failed" in ended.stdout
 
 
 def _pytest(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -108,6 +108,34 @@ message DocumentResult { int32 index = 1; string text = 2; float relevance_score
 message TokenizationResponse { int32 length = 1; repeated int32 tokens = 2; }
 message DetokenizeRequest { repeated int32 tokens = 1; }
 message DetokenizeResponse { string content = 1; }
+message TranscriptRequest {
+  string dst = 2; string language = 3; uint32 threads = 4; bool translate = 5; bool diarize = 6;
+  string prompt = 7; float temperature = 8; repeated string timestamp_granularities = 9; bool stream = 10;
+  string ModelIdentity = 11;
+}
+message TranscriptResult {
+  repeated TranscriptSegment segments = 1; string text = 2; string language = 3; float duration = 4;
+  bool eou = 5;
+}
+message TranscriptSegment {
+  int32 id = 1; int64 start = 2; int64 end = 3; string text = 4; repeated int32 tokens = 5;
+  string speaker = 6; repeated TranscriptWord words = 7;
+}
+message TranscriptWord { int64 start = 1; int64 end = 2; string text = 3; }
+message TranscriptStreamResponse { string delta = 1; TranscriptResult final_result = 2; }
+message TTSRequest {
+  string text = 1; string model = 2; string dst = 3; string voice = 4; string language = 5;
+  string instructions = 6; map<string, string> params = 7; string ModelIdentity = 8;
+}
+message SoundGenerationRequest {
+  string text = 1; string model = 2; string dst = 3; float duration = 4; float temperature = 5;
+  bool sample = 6; string src = 7; int32 src_divisor = 8;
+}
+message GenerateImageRequest {
+  int32 height = 1; int32 width = 2; int32 step = 4; int32 seed = 5; string positive_prompt = 6;
+  string negative_prompt = 7; string dst = 8; string src = 9; string EnableParameters = 10;
+  int32 CLIPSkip = 11; repeated string ref_images = 12; string ModelIdentity = 13;
+}
 """
 
 _MESSAGE = re.compile(r"message (\w+) \{(.*?)\}", re.DOTALL)
@@ -136,6 +164,12 @@ RPCS = {
         Rpc("PredictStream", "PredictOptions", "Reply", streams=True),
         Rpc("Embedding", "PredictOptions", "EmbeddingResult"),
         Rpc("Rerank", "RerankRequest", "RerankResult"),
+        Rpc("GenerateImage", "GenerateImageRequest", "Result"),
+        Rpc("AudioTranscription", "TranscriptRequest", "TranscriptResult"),
+        Rpc("AudioTranscriptionStream", "TranscriptRequest", "TranscriptStreamResponse", streams=True),
+        Rpc("TTS", "TTSRequest", "Result"),
+        Rpc("TTSStream", "TTSRequest", "Reply", streams=True),
+        Rpc("SoundGeneration", "SoundGenerationRequest", "Result"),
         Rpc("TokenizeString", "PredictOptions", "TokenizationResponse"),
         Rpc("Detokenize", "DetokenizeRequest", "DetokenizeResponse"),
         Rpc("Status", "HealthMessage", "StatusResponse"),

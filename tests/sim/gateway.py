@@ -7,7 +7,7 @@ from pydantic import BaseModel
 from remuda.core.entropy import Entropy
 from remuda.core.errors import Invalid, RemudaError, Unauthorized
 from remuda.core.ids import BootId, NodeId
-from remuda.fleet.identity import Caller, hash_of
+from remuda.fleet.identity import CallerIdentity, hash_of
 from remuda.fleet.registry import Registry
 from remuda.gateway import node_views
 from remuda.gateway.nodes import FEATURES
@@ -32,8 +32,8 @@ class Call:
     bearer: str
 
     @property
-    def caller(self) -> Caller:
-        return Caller(self.source, hash_of(self.bearer.encode()), self.bearer == SHARED_TOKEN)
+    def caller(self) -> CallerIdentity:
+        return CallerIdentity(self.source, hash_of(self.bearer.encode()), self.bearer == SHARED_TOKEN)
 
 
 async def answer(registry: Registry, entropy: Entropy, call: Call) -> Answer:

@@ -16,7 +16,7 @@ from remuda.fleet.model import CommandProbe, Dial, HistoryEntry, Node
 from remuda.fleet.ports import Note
 from remuda.fleet.registration import Decision, Supersede
 from remuda.store.connections import unusable
-from remuda.store.fleet import Change, Decide, KeysOf, SqlFleetStore, Succeed
+from remuda.store.fleet import Decide, KeysOf, NodeChange, SqlFleetStore, Succeed
 from tests.sim.chance import Dice
 from tests.sim.ledger import Write
 from tests.sim.world import THRESHOLDS, World
@@ -55,12 +55,14 @@ class StoreOfFrontend:
     async def invite(self, name: str, nonce: str, note: Note) -> str:
         return await self._call(lambda: self._sql.invite(name, nonce, note), Write("invite", note))
 
-    async def withdraw_invite(self, name: str, change: Change, keys_of: KeysOf, note: Note) -> Node | None:
+    async def withdraw_invite(
+        self, name: str, change: NodeChange, keys_of: KeysOf, note: Note
+    ) -> Node | None:
         return await self._call(
             lambda: self._sql.withdraw_invite(name, change, keys_of, note), Write("withdraw_invite", note)
         )
 
-    async def amend(self, node_id: NodeId, change: Change, note: Note | None = None) -> Node:
+    async def amend(self, node_id: NodeId, change: NodeChange, note: Note | None = None) -> Node:
         return await self._call(lambda: self._sql.amend(node_id, change, note), Write("amend", note, node_id))
 
     async def remove(self, node_id: NodeId, note: Note, revoke: Sequence[str] = ()) -> Node:

@@ -7,8 +7,11 @@ rest of its group has failed, and another process takes its place.
 
 import os
 import signal
-from collections import deque
-from collections.abc import Callable, Iterator
+import sys
+import time
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import groupby
 from multiprocessing import Pipe
@@ -16,7 +19,9 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Final, NoReturn
 
+import psutil
 import pytest
+from _pytest._io import TerminalWriter
 from _pytest.capture import CaptureManager
 
 PROCESS: Final = "TEST_PROCESS"
@@ -28,14 +33,15 @@ _ENDS_WITHIN_S: Final = 60.0  # Time to tear down the fixtures of a session.
 
 def add_option(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--processes", default="1", metavar="N", help="run tests in N processes; auto: 2 per core"
+        "--processes", default="1", metavar="N", help="run tests in N processes; auto: 3 per core"
     )
+    parser.addoption("--costs", action="store_true", help="tell what each module costs")
 
 
 def process_count(config: pytest.Config) -> int:
-    """Twice as many as there are cores: half of the time a test waits, for processes and for time to pass."""
+    """More than there are cores: most of the time a test waits, for processes and for time to pass."""
     option: str = config.getoption("--processes")
-    return 2 * (os.cpu_count() or 1) if option == "auto" else int(option)
+    return 3 * (os.cpu_count() or 1) if option == "auto" else int(option)
 
 
 def run_forked(session: pytest.Session, group_of: Callable[[pytest.Item], str]) -> bool | None:
@@ -63,6 +69,7 @@ class _Run:
         self._session = session
         self._groups = groups
         self._copies: dict[Connection, _Copy] = {}
+        self._costs: defaultdict[str, Cost] = defaultdict(Cost)
 
     def run(self, count: int) -> None:
         self._session.config.stash[_COUNT] = count
@@ -78,6 +85,8 @@ class _Run:
                     raise self._session.Failed(self._session.shouldfail)
         finally:
             self._end_all()
+            if self._session.config.option.costs:
+                print("", *cost_table(self._costs), sep="\n")
 
     def _fork(self, number: int) -> None:
         ours, theirs = Pipe()
@@ -102,6 +111,9 @@ class _Run:
                 connection.send(group)
             case "done":
                 copy.pending.popleft()
+            case Cost() as cost:
+                module = self._session.items[copy.pending[0]].nodeid.partition("::")[0]
+                self._costs[module] += cost
             case report:
                 hook = self._session.config.hook
                 read = hook.pytest_report_from_serializable(config=self._session.config, data=report)
@@ -144,6 +156,37 @@ def _drained(connection: Connection) -> bool:
     return False
 
 
+@dataclass(frozen=True, slots=True)
+class Cost:
+    cpu_s: float = 0.0
+    wall_s: float = 0.0
+
+    def __add__(self, other: "Cost") -> "Cost":
+        return Cost(self.cpu_s + other.cpu_s, self.wall_s + other.wall_s)
+
+    def __sub__(self, other: "Cost") -> "Cost":
+        return Cost(self.cpu_s - other.cpu_s, self.wall_s - other.wall_s)
+
+
+def cost_so_far() -> Cost:
+    """Of this process and of its children: of those that it has waited for, and of those that run."""
+    times = [psutil.Process().cpu_times()]
+    for process in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            times.append(process.cpu_times())
+    spent_s = sum(one.user + one.system + one.children_user + one.children_system for one in times)
+    return Cost(spent_s, time.monotonic())
+
+
+def cost_table(costs: Mapping[str, Cost]) -> Iterator[str]:
+    """What costs most CPU comes first. Orphans that have ended are not in it."""
+    total = sum(costs.values(), Cost())
+    yield f"{'CPU s':>8}{'wall s':>9}  module"
+    for module, cost in sorted(costs.items(), key=lambda one: -one[1].cpu_s):
+        yield f"{cost.cpu_s:8.1f}{cost.wall_s:9.1f}  {module}"
+    yield f"{total.cpu_s:8.1f}{total.wall_s:9.1f}  all of them"
+
+
 _COUNT: Final = pytest.StashKey[int]()
 
 
@@ -180,6 +223,8 @@ def _set_apart(config: pytest.Config, connection: Connection, number: int) -> No
     for name in ("terminalreporter", "lfplugin", "nfplugin", "stepwiseplugin"):
         config.pluginmanager.unregister(name=name)
     config.pluginmanager.register(_Reporter(config, connection), "forked-reporter")
+    # pytest-timeout writes the stacks of a test that hangs to it, and then ends the process.
+    config.get_terminal_writer = lambda: TerminalWriter(sys.__stderr__)  # type: ignore[method-assign]
     capture = config.pluginmanager.getplugin("capturemanager")
     assert isinstance(capture, CaptureManager)
     capture.stop_global_capturing()
@@ -197,9 +242,15 @@ def _temporary_folder(config: pytest.Config) -> Path:
 def _run_tests(session: pytest.Session, connection: Connection) -> None:
     items = _given(session, connection)
     item = next(items, None)
+    told: bool = session.config.option.costs
+    before = cost_so_far() if told else Cost()
     while item is not None:
         following = next(items, None)  # What it needs of what is set up now stays.
         session.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+        if told and (following is None or following.path != item.path):
+            after = cost_so_far()
+            connection.send(after - before)
+            before = after
         connection.send("done")
         item = following
 

@@ -9,7 +9,7 @@ from sqlalchemy import Engine
 
 from remuda.core.clock import Clock
 from remuda.store.connections import Connections, memory_connections
-from remuda.store.database import Database, Work, _Call, migrate
+from remuda.store.database import Database, Transaction, _Call, migrate
 
 T = TypeVar("T")
 
@@ -17,7 +17,7 @@ T = TypeVar("T")
 class InlineDatabase(Database):
     """A call never waits, so it is over, committed or rolled back, before anybody else runs."""
 
-    async def _run(self, engine: Engine, limiter: CapacityLimiter, work: Work[T], limit_s: float) -> T:
+    async def _run(self, engine: Engine, limiter: CapacityLimiter, work: Transaction[T], limit_s: float) -> T:
         return self._run_in_thread(engine, work, _Call())
 
 

@@ -11,6 +11,7 @@ from remuda.inference.answers import (
     ByteSink,
     Delta,
     FinishReason,
+    MediaSink,
     Score,
     TextSink,
     Usage,
@@ -61,6 +62,9 @@ class JsonLinesClient:
 
     async def scores(self, scores: Sequence[Score], usage: Usage) -> None:
         self._line(scores={score.index: score.relevance for score in scores})
+
+    def media(self) -> MediaSink:
+        raise AssertionError("it has text only")
 
     def _line(self, **members: object) -> None:
         self.body += json.dumps(members).encode() + b"\n"

@@ -13,7 +13,7 @@ import structlog
 from pydantic import BaseModel, Field
 
 from remuda.bus.auth import Login, Servers, UserJwt
-from remuda.bus.link import Link, Publish
+from remuda.bus.link import Link, SendMessage
 from remuda.bus.messages import Incoming, Receiver
 from remuda.core.clock import Clock
 from remuda.core.errors import BusRefused, BusUnusable
@@ -62,7 +62,7 @@ class MemoryBroker:
         self._revoked: Mapping[str, datetime] = {}
         self._turn = itertools.count()
 
-    def link(self, group: str, on_lost: Callable[[Link], None], elsewhere: Publish) -> "MemoryLink":
+    def link(self, group: str, on_lost: Callable[[Link], None], elsewhere: SendMessage) -> "MemoryLink":
         return MemoryLink(self, group, on_lost, elsewhere)
 
     def stop(self) -> None:
@@ -161,7 +161,7 @@ class MemoryLink:
     """Implements bus.link.Link."""
 
     def __init__(
-        self, broker: MemoryBroker, group: str, on_lost: Callable[[Link], None], elsewhere: Publish
+        self, broker: MemoryBroker, group: str, on_lost: Callable[[Link], None], elsewhere: SendMessage
     ) -> None:
         self.group = group
         self.lost = False

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from remuda.bus.client import Bus
 from remuda.core.clock import SystemClock
@@ -23,7 +23,8 @@ from remuda.hubs.quantisations import NodeRoom
 from remuda.model_installs.installer import Installer, InstallerDeps
 from remuda.model_installs.library import ModelLibrary
 from remuda.model_installs.remover import Remover
-from remuda.model_installs.service import InstallRequest, ModelInstalls
+from remuda.model_installs.service import HoldingFrontend, InstallRequest, ModelInstalls
+from remuda.model_installs.uploads import HubsAndUploads, ModelUploads
 from remuda.model_installs.work import BoardTeller, ModelFileWork
 from remuda.oci.transport import RetryPolicy
 from remuda.ops.model import OpId, State, Step, StepPolicy
@@ -59,15 +60,17 @@ class ModelFrontend:
     store: SqlModelStore
     database: Database
     rows: "_Rows"
+    uploads: ModelUploads
+    holder: HoldingFrontend
 
-    async def install(self, what: str, name: str = "", **more: str) -> OpId:
+    async def install(self, what: str, name: str = "", **more: Any) -> OpId:
         return (await self.installs.install(InstallRequest(what, name, "admin", **more))).operation.id
 
     async def remove(self, name: str, *, files: bool = False) -> OpId:
         return (await self.installs.remove(name, "admin", files=files)).operation.id
 
     async def tidy(self) -> None:
-        await Remover(self.library, self.store, self.ops.store, _Rows()).tidy()
+        await Remover(self.library, self.store, self.ops.store, _Rows(), self.uploads).tidy()
 
     async def step(self, op: OpId) -> Step:
         return (await self.ops.store.view(op)).steps[0]
@@ -96,19 +99,32 @@ class ModelFrontend:
 
 @asynccontextmanager
 async def model_frontend(
-    bus: Bus, database: Database, root: Path, hubs: Hubs, *, name: str = "frontend-1", gallery: str = ""
+    bus: Bus,
+    database: Database,
+    root: Path,
+    hubs: Hubs,
+    *,
+    name: str = "frontend-1",
+    gallery: str = "",
+    local_sources: bool = True,
+    asked: "ModelFrontend | None" = None,
 ) -> AsyncIterator[ModelFrontend]:
-    """At work while the block lasts, in a folder of its own."""
+    """At work while the block lasts, in a folder of its own. `asked`: the frontend that people's requests
+    have gone to, of which only what it wrote into the store is left."""
     store, library, clock = (
         SqlModelStore(database),
         ModelLibrary(root / "model-store", root / "models"),
         SystemClock(),
     )
 
+    uploads = ModelUploads(library, clock, SystemEntropy())
+
     def work(ops: SqlOpStore, board: ProgressBoard) -> ModelFileWork:
         teller = BoardTeller(board, bus, clock)
-        deps = InstallerDeps(hubs, library, store, _room, teller, _Rows(), FrontendId(name))
-        return ModelFileWork(Installer(deps), Remover(library, store, ops, _Rows()))
+        deps = InstallerDeps(
+            HubsAndUploads(hubs, uploads), library, store, _room, teller, _Rows(), FrontendId(name)
+        )
+        return ModelFileWork(Installer(deps), Remover(library, store, ops, _Rows(), uploads), uploads)
 
     async def galleries(_: str) -> Sequence[Reading[ModelEntry]]:
         return [Reading(REMUDA_MODELS, read_model_index(gallery.encode()))] if gallery else []
@@ -129,8 +145,15 @@ async def model_frontend(
             entropy=SystemEntropy(),
             signal=ops.signal,
             models_path=library.models,
+            uploads=uploads if asked is None else asked.uploads,
+            holder=_holder(name) if asked is None else asked.holder,
+            local_sources=local_sources,
         )
-        yield ModelFrontend(ops, installs, library, store, database, _Rows())
+        yield ModelFrontend(ops, installs, library, store, database, _Rows(), uploads, _holder(name))
+
+
+def _holder(name: str) -> HoldingFrontend:
+    return HoldingFrontend(FrontendId(name), f"host-of-{name}")
 
 
 @asynccontextmanager

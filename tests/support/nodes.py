@@ -8,14 +8,14 @@ from remuda.core.ids import BootId, MachineId, NodeId
 from remuda.fleet.admission import AdmissionPolicy as Policy
 from remuda.fleet.admission import Beat, admit
 from remuda.fleet.health import Thresholds
-from remuda.fleet.identity import Caller, NodeTokens
+from remuda.fleet.identity import CallerIdentity, NodeTokens
 from remuda.fleet.model import Candidate, Node, NodeType, Resources, StoredReport
 
 NOON = datetime(2026, 6, 1, 12, 0, tzinfo=UTC)
 THRESHOLDS = Thresholds(timedelta(seconds=30), timedelta(seconds=60))
 OPEN = Policy(auto_approve=True)
 CLOSED = Policy(auto_approve=False)
-WITH_SHARED_TOKEN = Caller("127.0.0.1", shared=True)
+WITH_SHARED_TOKEN = CallerIdentity("127.0.0.1", shared=True)
 TOKENS = NodeTokens("cluster", "shared")
 
 

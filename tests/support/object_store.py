@@ -44,7 +44,10 @@ def object_store(folder: Path) -> Iterator[ObjectStore]:
         )
         try:
             endpoint = f"http://{HOST}:{ports['s3.port']}"
-            wait_until_blocking(lambda: _answers(endpoint), within=60, what="the object store")
+            wait_until_blocking(
+                lambda: _answers(endpoint) or process.poll() is not None, within=60, what="the object store"
+            )
+            assert process.poll() is None, f"the object store ended: see {output.name}"
             yield ObjectStore(endpoint)
         finally:
             process.kill()  # Asked to end it takes ten seconds to save what nobody will read.
@@ -59,7 +62,8 @@ def _arguments(folder: Path, config: Path, ports: dict[str, int]) -> list[str]:
         "-master.telemetry=false",
         "-volume.max=8",
         "-master.volumeSizeLimitMB=512",
-        "-s3.port.iceberg=0",
+        "-s3.port.iceberg=0",  # These two would take a port that another store has as well.
+        "-s3.port.lance=0",
     ]
     return ["server", *fixed, *small, *(f"-{name}={port}" for name, port in ports.items())]
 

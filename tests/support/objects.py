@@ -5,7 +5,8 @@ from datetime import datetime
 from typing import IO
 
 from remuda.core.errors import NotFound
-from remuda.s3.client import ObjectChanged, ObjectFacts, StorageFailed
+from remuda.s3.client import ObjectChanged, ObjectFacts
+from remuda.s3.requests import StorageFailed
 
 
 class MemoryStorage:

@@ -8,6 +8,7 @@ from remuda.core.errors import Problem
 from remuda.core.ids import BootId, FrontendId, NodeId
 from remuda.ops.model import Goal, Kind, Operation, OpId, RollOut, Source, State, Step
 from remuda.ops.ports import OpStore
+from remuda.ops.reasons import StepCause, because
 
 ONE, TWO = FrontendId("frontend-1"), FrontendId("frontend-2")
 OPEN_FOR = timedelta(seconds=30)
@@ -65,7 +66,14 @@ def begun(step: Step) -> Step:
 
 def ended(step: Step, state: State, problem: Problem | None = None) -> Step:
     failures = step.failures + (problem is not None)
-    return replace(step, state=state, boot=None, problem=problem, failures=failures, reason="so it ended")
+    return replace(
+        step,
+        state=state,
+        boot=None,
+        problem=problem,
+        failures=failures,
+        why=because(StepCause.NOTE, "so it ended"),
+    )
 
 
 async def the_steps(store: OpStore, op: str = "op-1") -> Sequence[Step]:

@@ -105,12 +105,12 @@ async def ops_frontend(
         timeouts=timeouts,
         at_once_max=at_once_max,
         bus_trouble=trouble,
-        changed=signal.notify,
+        signal=signal,
         model_work=model_work,
         frontend_work=None if frontend_work is None else frontend_work(store, board),
         own_at_once_max=3,
     )
-    inventories = Inventories(lines, store, clock, signal.notify, list_every)
+    inventories = Inventories(lines, store, clock, signal, list_every)
     reconciler = Reconciler(
         store,
         partial(_standings, SqlFleetStore(database)),

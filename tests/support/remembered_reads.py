@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from remuda.ops.ports import Live
 from remuda.scheduler.model import Replicas
-from remuda.store.database import Work
+from remuda.store.database import Transaction
 from remuda.store.ops import SqlOpStore
 
 T = TypeVar("T")
@@ -23,7 +23,7 @@ class Answers:
         self._writes = -1
         self._known: dict[Hashable, object] = {}
 
-    def of(self, work: Work[T], ask: Callable[[], T]) -> T:
+    def of(self, work: Transaction[T], ask: Callable[[], T]) -> T:
         if self._writes != self._connection.total_changes:
             self._writes = self._connection.total_changes
             self._known.clear()
@@ -39,7 +39,7 @@ class Answers:
         return answer
 
 
-def _question(work: Work[T]) -> Hashable:
+def _question(work: Transaction[T]) -> Hashable:
     """The same statements about the same things, whichever frontend asks."""
     assert isinstance(work, FunctionType), "whoever reads gives a function"
     about = (cell.cell_contents for cell in work.__closure__ or ())

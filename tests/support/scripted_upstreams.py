@@ -21,11 +21,12 @@ from remuda.gateway.openai.request_records import InferenceFigures
 from remuda.gateway.requests_under_way import Running
 from remuda.gateway.server import serve
 from remuda.gateway.services import Access, Inference, Services
+from remuda.gateway.sessions import Sessions
 from remuda.inference.answers import AnswerFormat, AnswerSink, ByteSink
 from remuda.inference.failures import UpstreamFailed
 from remuda.inference.model import InferenceCall, ReplicaEndpoint, Upstream
 from remuda.models.config import ModelConfig
-from remuda.router.cold_path import nothing_new
+from remuda.router.cold_path import ModelRefresh, nothing_new
 from remuda.router.dispatch import RequestDispatcher, WaitLimits
 from remuda.router.live_table import Tables
 from remuda.router.loading import Meanwhile
@@ -201,7 +202,7 @@ def gateway(
     grace_s: float = 30.0,
     expose_node: bool = False,
     body_bytes_max: int = 64 << 20,
-    look_again: Callable[[], Awaitable[None]] = nothing_new,
+    refresh_models: ModelRefresh = nothing_new,
 ) -> Gateway:
     """Not yet on any socket. It has the model `m` with one replica, on gpu-1."""
     clock, entropy = ForwardClock(), SystemEntropy()
@@ -216,7 +217,7 @@ def gateway(
         loading,
         clock,
         waits or WaitLimits(),
-        waiting_changed=figures.waiting_changed,
+        figures=figures,
     )
     inference = Inference(
         dispatcher,
@@ -225,19 +226,27 @@ def gateway(
         running,
         body_bytes_max=body_bytes_max,
         expose_node=expose_node,
-        look_again=look_again,
+        refresh_models=refresh_models,
     )
     access = Access(SecretStr("token"), keys_required, frozenset({"127.0.0.1", "localhost"}))
-    services = cast(Services, _Few(access, keyring, entropy))  # The door looks at nothing else.
+    services = cast(Services, _Few(access, keyring, entropy, _Console(Sessions("", keyring, clock))))
     door = OpenAiRoutes(_nothing_here, services, inference, clock)
     return Gateway(tables, ledger, upstreams, loading, keyring, metrics, running, clock, door)
 
 
 @dataclass(frozen=True)
+class _Console:
+    sessions: Sessions
+
+
+@dataclass(frozen=True)
 class _Few:
+    """All that the door looks at."""
+
     access: Access
     keyring: KeyRing
     entropy: SystemEntropy
+    console: _Console
 
 
 @asynccontextmanager

@@ -30,6 +30,8 @@ class Relay:
         self.reset_after = math.inf  # Bytes passed back by one connection, which is then cut.
         self.stall_after = math.inf  # The same, but it falls silent.
         self.bytes_per_s = math.inf  # Of each connection.
+        self.bytes_per_s_together = math.inf  # Of all of them.
+        self._free_s = 0.0  # When the next chunk may pass, of all of them.
         self.busy_next = 0  # So many new connections are told to come again.
         self._upstream_port = upstream_port
         self._buffer_bytes = buffer_bytes
@@ -103,6 +105,13 @@ class Relay:
                 passed += len(chunk)
                 if math.isfinite(self.bytes_per_s):
                     await anyio.sleep(len(chunk) / self.bytes_per_s)
+                await self._their_turn(len(chunk))
+
+    async def _their_turn(self, passed: int) -> None:
+        if math.isfinite(self.bytes_per_s_together):
+            now_s = anyio.current_time()
+            self._free_s = max(self._free_s, now_s) + passed / self.bytes_per_s_together
+            await anyio.sleep(self._free_s - now_s)
 
     async def _send(self, caller: SocketStream, chunk: bytes) -> None:
         """Counted from the moment it is on its way."""

@@ -13,7 +13,7 @@ from remuda.host.ports import listen
 from remuda.wire.models import ModelsRunningReply
 from remuda.wire.process_keys import ProcessKey
 from remuda.worker.enrolment import OpeningTokens
-from remuda.worker.http.app import Running, TokenGuard, application
+from remuda.worker.http.app import ListRunning, TokenGuard, application
 from remuda.worker.http.backend_proxy import open_door
 from remuda.worker.http.server import App, serve
 from remuda.worker.processes.logs import ProcessLogs
@@ -46,7 +46,7 @@ async def worker(
     find: Callable[[ProcessKey], int | None] = lambda _: None,
     guard: TokenGuard | None = None,
     headers: dict[str, str] = AUTHORIZED,
-    running: Running = nothing_runs,
+    running: ListRunning = nothing_runs,
 ) -> AsyncIterator[aiohttp.ClientSession]:
     """A caller of the whole application."""
     guard = guard or TokenGuard(OpeningTokens(SecretStr(TOKEN)))

@@ -6,7 +6,6 @@ import inspect
 import pkgutil
 import re
 import subprocess
-from collections import defaultdict
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -17,7 +16,8 @@ import click
 import pytest
 from fastapi import APIRouter
 from fastapi.routing import APIRoute
-from tools.measures import cycles, import_graph
+from tools.measures import cycles, import_graph, recurring_types
+from tools.measures import trees as measured_trees
 
 import remuda
 from remuda.core.errors import RemudaError
@@ -34,11 +34,11 @@ ROOT = Path(__file__).resolve().parents[2]
 FUNCTION_LINES_MAX = 60
 FILE_LINES_MAX = 600
 SOURCE = ROOT / "src/remuda"
-SHARED_CLASS_NAMES: dict[str, str] = {}  # Class names that may recur, each with its reason.
+SHARED_TYPE_NAMES: dict[str, str] = {}  # Names of types that may recur, each with its reason.
 BANNED_NAMES = {"utils", "helpers", "common", "manager", "misc"}
 # In pieces, so that this file does not hold what it looks for.
 FOREIGN_PATH = re.compile(r"(?<![\w.)}/-])/(?:" + "|".join(("work", "root")) + r")(?![\w-])")
-ASSERTING = re.compile(r"(raises|warns|fail|(assert|expect|check|wait|until)_\w+)")
+ASSERTING = re.compile(r"(raises|warns|fail|expect|(assert|expect|check|wait|until)_\w+)")
 SLEEPS = {"time.sleep", "asyncio.sleep", "anyio.sleep"}
 METRICS = re.compile(r"Counter|Gauge|Histogram|Summary|Info|Enum|\w+MetricFamily")
 
@@ -111,16 +111,10 @@ def test_modules_do_not_import_each_other_in_circles() -> None:
     assert cycles(import_graph()) == []
 
 
-def test_public_classes_have_names_of_their_own() -> None:
-    """Two things of one name on one path cost every reader a look at the imports."""
-    places = defaultdict[str, list[str]](list)
-    for path, tree in syntax_trees().items():
-        if path.is_relative_to(SOURCE) and not path.name.startswith("backend_pb2"):
-            for node in ast.walk(tree):
-                if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                    places[node.name].append(str(path.relative_to(SOURCE)))
-    recurring = {name: where for name, where in places.items() if len(where) > 1}
-    assert {name: where for name, where in recurring.items() if name not in SHARED_CLASS_NAMES} == {}
+def test_public_types_have_names_of_their_own() -> None:
+    """Two things of one name on one path cost every reader a look at the imports. Aliases are types, too."""
+    recurring = recurring_types(measured_trees())
+    assert {name: where for name, where in recurring.items() if name not in SHARED_TYPE_NAMES} == {}
 
 
 def test_the_architecture_page_names_modules_that_exist() -> None:

@@ -18,6 +18,7 @@ from remuda.core import limits
 from remuda.core.clock import Clock
 from remuda.core.entropy import Entropy
 from remuda.core.errors import RemudaError
+from remuda.core.events import Notifier
 
 log = structlog.get_logger()
 
@@ -29,6 +30,7 @@ class KeyScope(StrEnum):
     """What a key is for."""
 
     ADMIN = "admin"  # Everything.
+    READ = "read"  # To see what an admin sees, but for secrets, and to change nothing.
     INFERENCE = "inference"
 
 
@@ -88,6 +90,8 @@ class KeyRing:
         self._entropy = entropy
         self._changing = anyio.Lock()  # Else a slow refresh could bring back a key revoked meanwhile.
         self.local_secret, self._local = mint("local", KeyScope.ADMIN, entropy, clock.now())
+        self._changes = Notifier()
+        self._by_id: dict[str, ApiKey] = {}
         self._hold(())
 
     async def refresh(self) -> None:
@@ -106,6 +110,15 @@ class KeyRing:
     def holder(self, secret: str) -> ApiKey | None:
         """Whose key this is; None where it is not an active key."""
         return self._by_digest.get(digest(secret)) if secret else None
+
+    def by_id(self, key_id: str) -> ApiKey | None:
+        """None where it is not an active key."""
+        return self._by_id.get(key_id)
+
+    @property
+    def changed(self) -> anyio.Event:
+        """Set when keys are made or revoked. Take it before looking, and none is missed."""
+        return self._changes.changed
 
     def listed(self) -> Sequence[ApiKey]:
         return self._keys
@@ -128,3 +141,7 @@ class KeyRing:
     def _hold(self, keys: Sequence[ApiKey]) -> None:
         self._keys = keys
         self._by_digest = {key.digest: key for key in (*keys, self._local)}
+        by_id = {key.id: key for key in (*keys, self._local)}
+        if by_id.keys() != self._by_id.keys():
+            self._by_id = by_id
+            self._changes.notify()

@@ -2,7 +2,7 @@
 
 import os
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -15,7 +15,7 @@ import structlog
 from pydantic import SecretStr
 from starlette.types import ASGIApp
 
-from remuda import __version__
+from remuda import __version__, ui
 from remuda.accounts.keys import KeyRing, KeyScope
 from remuda.assembly import addresses
 from remuda.assembly.bus import BusPlan, BusPlanner, BusStopSender, command_prober
@@ -33,8 +33,9 @@ from remuda.bus.messages import Connected
 from remuda.core import limits
 from remuda.core.clock import Clock, SystemClock
 from remuda.core.entropy import Entropy, SystemEntropy
-from remuda.core.errors import Conflict, Misconfigured, RemudaError
+from remuda.core.errors import BusUnusable, Conflict, Misconfigured, RemudaError
 from remuda.core.ids import FrontendId, MachineId
+from remuda.core.settings import described, setting_rows
 from remuda.fleet.admission import AdmissionPolicy
 from remuda.fleet.health import Thresholds
 from remuda.fleet.heartbeats import HeartbeatIntake, Listener
@@ -43,10 +44,15 @@ from remuda.fleet.ports import FleetStore
 from remuda.fleet.registry import Registry
 from remuda.gateway.app import application
 from remuda.gateway.dialer import Dialer
+from remuda.gateway.events.entities import Entities
+from remuda.gateway.events.hub import EventHub, Trouble
+from remuda.gateway.history.keeper import HistoryKeeper, RequestUse
 from remuda.gateway.metrics import Metrics
 from remuda.gateway.node_logs import NodeLogs
 from remuda.gateway.server import TrustedProxies, serve
-from remuda.gateway.services import Access, Inference, Ops, Readiness, Services, Serving
+from remuda.gateway.services import Access, Console, FrontendTrouble, Inference, Ops, Services, Serving
+from remuda.gateway.sessions import FailureCount, Sessions
+from remuda.gateway.static_files import StaticFiles
 from remuda.host import joining
 from remuda.host.folder import DataFolder, stable_id, write_json
 from remuda.host.joining import own_wheel, own_wheel_name
@@ -61,11 +67,13 @@ from remuda.store.database import Database, open_database
 from remuda.store.fleet import SqlFleetStore
 from remuda.store.ops import SqlOpStore
 from remuda.store.replicas import SqlModelStore
-from remuda.wire.admin import JoinLines
+from remuda.wire.admin import FrontendPart, JoinLines
+from remuda.wire.console import SettingItem
 
 log = structlog.get_logger()
 
-_SOON_TOLD: Final = RetryPolicy(attempts_max=3)  # Operations try again themselves, and say why.
+# Operations try again themselves, and say why: also how long a server asks to wait.
+_SOON_TOLD: Final = RetryPolicy(attempts_max=3, retry_after_max=timedelta(seconds=5))
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,14 +112,17 @@ async def running_frontend(
     *,
     probes_commands: bool = True,
     starts_worker: bool = False,
+    origins: Mapping[str, str] | None = None,
 ) -> AsyncIterator[RunningFrontend]:
     """A frontend that answers when the block begins. Misconfigured before anything has started.
     `probes_commands`: look for nodes whose workers are not on the bus. `starts_worker`: the caller
-    is about to start the worker of `policy`'s own secret, which does not run yet."""
+    is about to start the worker of `policy`'s own secret, which does not run yet. `origins`: where each
+    setting comes from, in words; those that are not there are defaults."""
     async with AsyncExitStack() as stack:
         build = _Build(stack, settings, policy, clock or SystemClock(), entropy or SystemEntropy())
         build.probes_commands = probes_commands
         build.starts_worker = starts_worker
+        build.origins = origins or {}
         listener = build.claim()
         database = await build.open_store()
         services = await build.assemble(database)
@@ -121,6 +132,7 @@ async def running_frontend(
         local_url = await build.serve(app, listener)
         # Before the server waits for requests to end.
         stack.callback(services.ops.feed.close)
+        stack.callback(services.console.events.close)
         stack.callback(services.logs.close)
         stack.push_async_callback(services.inference.running.close)
         port = listener.getsockname()[1]
@@ -134,7 +146,7 @@ async def running_frontend(
             services.access.registration_token,
             first_key,
             services.registry,
-            (await services.readiness()).for_admins,
+            "; ".join(one.for_admins for one in await services.troubles()),
             build.starter,
             partial(_own_worker_ended, services),
         )
@@ -158,6 +170,7 @@ class _Build:
         self.entropy = entropy
         self.probes_commands = True
         self.starts_worker = False
+        self.origins: Mapping[str, str] = {}
         self._host = addresses.bind_host(settings)
         self._folder = DataFolder(settings.data_dir)
 
@@ -185,12 +198,10 @@ class _Build:
         await alone()
         token = await self._token(secrets)
         tokens = await self._node_tokens(secrets, token)
-        planner = BusPlanner(settings, frontend, self.clock, self.entropy)
-        plan = await planner.plan(self._host, self._folder, secrets)
-        bus, ticks = await self._start_bus(plan, fleet)
+        plan, bus, ticks = await self._open_bus(frontend, secrets, fleet)
         thresholds = Thresholds(settings.node_unhealthy_after, settings.node_offline_after)
         signal = ChangeSignal(bus, frontend)
-        intake = HeartbeatIntake(fleet, news=signal.notify)
+        intake = HeartbeatIntake(fleet, signal)
         metrics = Metrics(__version__)
         keyring = KeyRing(SqlKeyStore(database), self.clock, self.entropy)
         ear = Listener(frontend, fleet, partial(_hear_bus, bus), thresholds, metrics.fleet_seen)
@@ -214,10 +225,11 @@ class _Build:
             self.entropy,
             metrics.ops,
         )
-        ground = ServingDeps(
-            parts, self.models, fleet, registry, tokens, self._policy.own_machines, metrics.registry
-        )
+        own, url = self._policy.own_machines, addresses.public_url(settings, self._port)
+        ground = ServingDeps(parts, self.models, fleet, registry, tokens, own, metrics.registry, url)
         ops, serving, inference = await self._open_work(ground)
+        use = RequestUse(inference.figures, inference.running)
+        history = HistoryKeeper(frontend, lambda: ear.seen, use, bus, self.clock)
         return Services(
             registry=registry,
             ops=ops,
@@ -225,6 +237,7 @@ class _Build:
             inference=inference,
             logs=NodeLogs(lambda node: SecretStr(tokens.of(node).http)),
             keyring=keyring,
+            console=await self._console(parts, registry, ops, serving, keyring, history),
             access=self._access(token),
             metrics=metrics,
             version=__version__,
@@ -233,7 +246,7 @@ class _Build:
             bus_url_for=plan.url_for,
             bus_connected=lambda: isinstance(bus.state, Connected),
             uncommandable=prober.problem_of,
-            readiness=partial(_readiness, database, bus, metrics, alone, ear),
+            troubles=partial(_troubles, database, bus, metrics, alone, ear),
             wheel=cache(own_wheel),
             join_lines=partial(_join_lines, settings, self._port, token),
             join_script=joining.script,
@@ -262,7 +275,9 @@ class _Build:
             open_model_galleries(self._settings, self._folder, self.clock)
         )
         library = ModelLibrary(self._folder.model_store, self.models)
-        pusher = await self._stack.enter_async_context(open_pusher(self.entropy))
+        silence = self._settings.file_transfer_timeout
+        patience_s = None if silence is None else silence.total_seconds()
+        pusher = await self._stack.enter_async_context(open_pusher(self.entropy, patience_s))
         rig = ServingRig(ground, hubs, library, galleries, NodePush(pusher, ground.tokens))
         ops = await self._stack.enter_async_context(open_ops(ground.parts, rig.model_work, rig.file_work))
         serving, inference = await self._stack.enter_async_context(rig.at_work())
@@ -271,6 +286,50 @@ class _Build:
             SqlSecretStore(database), SqlOpStore(database), SqlModelStore(database), serving.installs
         )
         return ops, serving, inference
+
+    async def _console(
+        self,
+        parts: FrontendParts,
+        registry: Registry,
+        ops: Ops,
+        serving: Serving,
+        keyring: KeyRing,
+        history: HistoryKeeper,
+    ) -> Console:
+        entities = Entities(registry, ops, serving, self.clock)
+        events = EventHub(
+            entities.look,
+            lambda: ops.feed.news,
+            ops.feed.watched,
+            partial(_bus_trouble, parts.bus),
+            self.clock,
+            self.entropy.token(6),
+        )
+        await self._stack.enter_async_context(background(events.run, history.run))
+        cookie_key = await SqlSecretStore(parts.database).secret("cookie_key", self.entropy.token)
+        return Console(
+            Sessions(cookie_key, keyring, self.clock),
+            FailureCount(self.clock),
+            events,
+            entities.attention_now,
+            self._shown_settings(),
+            history,
+            StaticFiles(Path(ui.__file__).parent / "static"),
+            parts.frontend,
+        )
+
+    def _shown_settings(self) -> tuple[SettingItem, ...]:
+        meanings = {item.field: item.setting.help for item in described(type(self._settings))}
+        return tuple(
+            SettingItem(
+                setting=row.setting,
+                value=row.value,
+                origin=row.origin,
+                help=meanings[row.setting],
+                note=row.note,
+            )
+            for row in setting_rows(self._settings, self.origins)
+        )
 
     @property
     def models(self) -> Path:
@@ -326,6 +385,13 @@ class _Build:
             address_only=self._policy.address_only,
         )
 
+    async def _open_bus(
+        self, frontend: FrontendId, secrets: SqlSecretStore, fleet: SqlFleetStore
+    ) -> tuple[BusPlan, Bus, Bus]:
+        planner = BusPlanner(self._settings, frontend, self.clock, self.entropy)
+        plan = await planner.plan(self._host, self._folder, secrets)
+        return plan, *await self._start_bus(plan, fleet)
+
     async def _start_bus(self, plan: BusPlan, fleet: SqlFleetStore) -> tuple[Bus, Bus]:
         """One connection for everything, and one for floods that nothing else may wait behind."""
         if plan.server is not None:
@@ -349,15 +415,12 @@ def _dials(
 
 
 def _join_lines(settings: FrontendSettings, port: int, token: SecretStr | None) -> JoinLines:
-    if addresses.loopback(addresses.bind_host(settings)):
-        raise Conflict(
-            "only this machine can reach this frontend", hint="start it with --lan to let other machines in"
-        )
     url, secret = addresses.public_url(settings, port), token.get_secret_value() if token else ""
     return JoinLines(
         url=url,
         line=joining.join_line(url, secret),
         uvx_line=joining.uvx_line(url, secret, own_wheel_name()),
+        this_machine_only=addresses.loopback(addresses.bind_host(settings)),
     )
 
 
@@ -389,26 +452,39 @@ async def _in_company() -> None:
 
 async def _own_worker_ended(services: Services, why: str) -> None:
     await services.registry.own_worker_ended(why)
-    await services.serving.fleet_changed()
+    await services.serving.routed.fleet_changed()
 
 
 async def _hear_bus(bus: Bus) -> None:
     await bus.round_trip(timedelta(seconds=limits.LIVENESS_ROUND_TRIP_S))
 
 
-async def _readiness(
+def _bus_trouble(bus: Bus) -> Trouble | None:
+    if isinstance(bus.state, Connected):
+        return None
+    return Trouble(
+        BusUnusable.code,
+        "this frontend is not connected to the bus: progress and requests of other frontends are not shown",
+    )
+
+
+async def _troubles(
     database: Database, bus: Bus, metrics: Metrics, alone: Callable[[], Awaitable[None]], ear: Listener
-) -> Readiness:
+) -> list[FrontendTrouble]:
     store = await _trouble(database.ping) or ear.store_trouble
     company = None if store else await _trouble(alone)  # Another frontend may have come after this one.
     wire = await _trouble(partial(_hear_bus, bus))
     metrics.links_seen(store=not store, bus=not wire)
-    found = [error for error in (store, company, wire) if error is not None]
-    return Readiness(
-        public="; ".join(error.public for error in found),
-        for_admins="; ".join(error.message if error is wire else error.public for error in found),
-        code=found[0].code if found else "",
+    found: tuple[tuple[FrontendPart, RemudaError | None], ...] = (
+        ("store", store),
+        ("frontend", company),
+        ("bus", wire),
     )
+    return [
+        FrontendTrouble(part, error.public, error.message if part == "bus" else error.public, error.code)
+        for part, error in found
+        if error is not None
+    ]
 
 
 async def _trouble(look: Callable[[], Awaitable[None]]) -> RemudaError | None:

@@ -18,7 +18,7 @@ from remuda.host.folder import DataFolder
 async def open_model_galleries(
     settings: FrontendSettings, folder: DataFolder, clock: Clock
 ) -> AsyncIterator[ModelGalleries]:
-    """They are read when somebody asks."""
+    """They are read at the first request."""
     configured = model_galleries_of(settings)
     cache, failures = Cache(folder.root / "galleries"), FailureLog()
     async with open_fetcher() as fetcher:

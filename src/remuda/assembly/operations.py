@@ -173,7 +173,7 @@ def _commander(
         timeouts=parts.timeouts,
         at_once_max=_REQUESTS_MAX,
         bus_trouble=parts.bus_trouble,
-        changed=parts.signal.notify,
+        signal=parts.signal,
         model_work=model_work,
         frontend_work=frontend_work,
         own_at_once_max=_MODELS_AT_ONCE_MAX,
@@ -191,7 +191,7 @@ async def _at_work(
     store, clock, bus, signal = SqlOpStore(parts.database), parts.clock, parts.bus, parts.signal
     board = ProgressBoard(store, clock)
     progress = ProgressSubscription(parts.ticks, board.take)
-    inventories = Inventories(bus, store, clock, signal.notify)
+    inventories = Inventories(bus, store, clock, signal)
     operations = Operations(
         store,
         parts.standings,
@@ -202,7 +202,7 @@ async def _at_work(
         clock=clock,
         entropy=parts.entropy,
         policy=Policy(at_once=parts.settings.nodes_at_once, local_sources=parts.settings.allow_local_sources),
-        changed=signal.notify,
+        signal=signal,
         figures=parts.figures,
     )
     shop = Workshop(store, operations, board)

@@ -8,8 +8,7 @@ from pydantic import SecretStr
 from remuda.fleet.identity import NodeTokens
 from remuda.fleet.model import Node
 from remuda.staging.push import FilePusher, FileServerAddress, LocalFile
-from remuda.staging.push_rules import model_key
-from remuda.wire.files import WantedFile
+from remuda.wire.files import WantedFile, model_key
 
 
 class NodePush:

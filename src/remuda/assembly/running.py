@@ -48,7 +48,7 @@ _ECHO_S = 0.5  # A wrapper such as timeout(1) passes on a signal that the whole 
 
 def log_style(resolved: ResolvedSettings[S]) -> tuple[str, Literal["console", "json"]]:
     """The level and form of log lines. Where the terminal is left to choose: lines for people, and warnings
-    only, since what matters is told in words; JSON elsewhere."""
+    only, since what matters is printed in words; JSON elsewhere."""
     settings, at_terminal = resolved.values, sys.stderr.isatty()
     quiet = at_terminal and resolved.origins["log_level"] == "default"
     style = settings.log_format

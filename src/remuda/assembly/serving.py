@@ -1,18 +1,20 @@
 """Builds serving on a frontend: from requests to replicas, and from configured models to loaded ones."""
 
+import hashlib
 import socket
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
 from remuda.assembly.operations import FrontendParts, Workshop
-from remuda.assembly.running import background
+from remuda.assembly.running import Runner, background
 from remuda.assembly.settings import FrontendSettings
+from remuda.assembly.sources import storage_account
 from remuda.core.ids import MachineId
 from remuda.fleet.identity import NodeTokens
 from remuda.fleet.ports import FleetStore
@@ -25,9 +27,11 @@ from remuda.inference.model import ReplicaEndpoint
 from remuda.model_installs.installer import Installer, InstallerDeps
 from remuda.model_installs.library import ModelLibrary
 from remuda.model_installs.ports import ModelHub
+from remuda.model_installs.prospects import ProspectDeps, Prospects
 from remuda.model_installs.remover import Remover
-from remuda.model_installs.rooms import node_rooms
-from remuda.model_installs.service import ModelInstalls
+from remuda.model_installs.rooms import node_rooms, runnable_backend
+from remuda.model_installs.service import HoldingFrontend, ModelInstalls
+from remuda.model_installs.uploads import HubsAndUploads, ModelUploads
 from remuda.model_installs.work import BoardTeller, ModelFileWork
 from remuda.models.file_hashes import FileHashes
 from remuda.router.cold_path import ColdPath, UnknownModels
@@ -36,8 +40,13 @@ from remuda.router.dispatch import RequestDispatcher, WaitLimits
 from remuda.router.live_table import TableKeeper, Tables, TableSources, close_stale_connections
 from remuda.router.suspects import Suspects
 from remuda.router.usage import LastUsedWriter, PeerLoads, RequestLedger
+from remuda.s3 import limits
+from remuda.s3.model_store import ModelObjects, StoreNotes
+from remuda.s3.requests import SignedRequests
 from remuda.scheduler.catalogue import ModelCatalogue, ModelFolder
 from remuda.scheduler.demand import Demand
+from remuda.scheduler.file_holders import FileHolders
+from remuda.scheduler.file_room import FileRoom, FileRoomDeps
 from remuda.scheduler.inspection import Inspector
 from remuda.scheduler.load_ops import UnloadRequests
 from remuda.scheduler.loader import Loader, LoaderDeps, LoadLimits, ReplicaWork
@@ -47,6 +56,7 @@ from remuda.scheduler.ports import FilePush
 from remuda.scheduler.replica_placer import PlacementInputs, ReplicaPlacer
 from remuda.scheduler.service import Models
 from remuda.scheduler.stager import Stager, StagerDeps
+from remuda.scheduler.staging_broadcasts import StagingBroadcasts
 from remuda.scheduler.unloader import Unloader
 from remuda.scheduler.upkeep import DriftRepair, Upkeep, UpkeepPolicy
 from remuda.scheduler.upkeep_rules import unloads_at
@@ -54,6 +64,7 @@ from remuda.scheduler.worker_calls import BusWorker
 from remuda.store.replicas import SqlModelStore, SqlReplicaStore
 from remuda.upstreams.grpc.engine import GrpcEngine
 from remuda.upstreams.grpc.upstream import GrpcTimeouts, GrpcUpstream, SharedTranslation
+from remuda.upstreams.http import request_files
 from remuda.upstreams.http.client import HttpTimeouts, Pool
 from remuda.upstreams.http.worker import HttpWorker
 from remuda.upstreams.pool import OpenUpstreams
@@ -61,7 +72,8 @@ from remuda.upstreams.pool import OpenUpstreams
 
 @dataclass(frozen=True, slots=True)
 class ServingDeps:
-    """What a frontend has before it serves. `own_machines`: workers that share our folder of models."""
+    """What a frontend has before it serves. `own_machines`: workers that share our folder of models. `url`:
+    where others reach it."""
 
     parts: FrontendParts
     models_path: Path
@@ -70,6 +82,7 @@ class ServingDeps:
     tokens: NodeTokens
     own_machines: Collection[MachineId]
     figures: CollectorRegistry
+    url: str
 
 
 def waits_of(settings: FrontendSettings) -> WaitLimits:
@@ -101,6 +114,7 @@ class ServingRig:
         self._galleries = galleries
         self._hubs = hubs
         self._library = library
+        self._uploads = ModelUploads(library, ground.parts.clock, ground.parts.entropy)
         settings, clock = ground.parts.settings, ground.parts.clock
         self._replicas = SqlReplicaStore(ground.parts.database)
         self._model_store = SqlModelStore(ground.parts.database)
@@ -125,11 +139,61 @@ class ServingRig:
         self._http = Pool(HttpTimeouts(whole_s=self._timeouts.whole_s, silence_s=self._timeouts.silence_s))
         self._engine, self._worker_http = GrpcEngine(self._http), HttpWorker(self._http)
         self._translation = SharedTranslation(clock)
+        self._files_http = Pool(request_files.TIMEOUTS)
+        self._request_files = request_files.RequestFiles(
+            self._files_http, ground.parts.entropy, self._translation.left
+        )
         self._shared = settings.distributed_shared_models
+        self._hashes = FileHashes(ground.parts.folder.root / "file-hashes.json")
+        self._stored = self._model_objects()
+        self._holders = FileHolders(
+            ground.parts.frontend,
+            lambda: ground.url,
+            self._catalogue,
+            self._hashes,
+            ground.parts.bus,
+            clock,
+            self._stored,
+        )
+        self._room = self._file_room()
+
+    def _file_room(self) -> FileRoom:
+        checks_disk = self._ground.parts.settings.distributed_disk_headroom_check
+        return FileRoom(
+            FileRoomDeps(
+                self._worker,
+                self._catalogue,
+                self._replicas,
+                self._ground.registry.standings,
+                checks_disk,
+                self._holders.copies,
+            )
+        )
+
+    def _model_objects(self) -> ModelObjects | None:
+        """Object storage, where it is configured."""
+        ground = self._ground
+        settings = ground.parts.settings
+        account = storage_account(settings)
+        if account is None:
+            return None
+        silence = settings.file_transfer_timeout or timedelta(seconds=limits.SILENCE_S)
+        fleet = hashlib.sha256(ground.tokens.model_files.encode()).hexdigest()[:32]
+        return ModelObjects(
+            SignedRequests(account, ground.parts.clock.now, silence.total_seconds()),
+            StoreNotes(ground.parts.folder.root / "stored-models.json", fleet),
+            self._model_store.models,
+            ground.models_path,
+            self._hashes,
+            frontend=ground.parts.frontend,
+            clock=ground.parts.clock,
+            tries_max=max(settings.file_transfer_retries or limits.ATTEMPTS_MAX, 1),
+        )
 
     def model_work(self, shop: Workshop) -> ReplicaWork:
         """What operations hand loads and unloads to."""
         self._shop = shop
+        self._told = StagingBroadcasts(self._ground.parts.bus, shop.board, self._ground.parts.clock)
         deps = LoaderDeps(
             self._replicas,
             self._worker,
@@ -152,16 +216,17 @@ class ServingRig:
         ground = self._ground
         parts = ground.parts
         deps = InstallerDeps(
-            self._hubs,
+            HubsAndUploads(self._hubs, self._uploads),
             self._library,
             self._model_store,
             partial(node_rooms, ground.registry.standings),
             BoardTeller(shop.board, parts.ticks, parts.clock),
             self._keeper,
             parts.frontend,
+            partial(runnable_backend, shop.operations.look),
         )
-        self._remover = Remover(self._library, self._model_store, shop.store, self._keeper)
-        return ModelFileWork(Installer(deps), self._remover)
+        self._remover = Remover(self._library, self._model_store, shop.store, self._keeper, self._uploads)
+        return ModelFileWork(Installer(deps), self._remover, self._uploads)
 
     def _installs(self) -> ModelInstalls:
         ground = self._ground
@@ -178,6 +243,9 @@ class ServingRig:
             own_machines=ground.own_machines,
             shared=self._shared,
             models_path=ground.models_path,
+            uploads=self._uploads,
+            holder=HoldingFrontend(parts.frontend, socket.gethostname()),
+            local_sources=parts.settings.allow_local_sources,
             figures=parts.figures,
         )
 
@@ -187,14 +255,18 @@ class ServingRig:
             StagerDeps(
                 self._worker,
                 self._catalogue,
-                FileHashes(ground.parts.folder.root / "file-hashes.json"),
+                self._hashes,
                 ground.registry.standings,
                 shop.board,
+                self._replicas,
                 ground.tokens,
                 ground.parts.clock,
+                self._holders,
                 ground.own_machines,
                 self._push,
                 self._shared,
+                self._room,
+                self._told,
             )
         )
 
@@ -217,32 +289,13 @@ class ServingRig:
             cold,
             clock,
             waits_of(settings),
-            waiting_changed=figures.waiting_changed,
+            figures=figures,
         )
-        inference = Inference(
-            dispatcher,
-            self._tables,
-            figures,
-            Running(settings.shutdown_grace.total_seconds()),
-            body_bytes_max=settings.request_bytes_max,
-            expose_node=settings.expose_node_header,
-            look_again=UnknownModels(self._keeper.refresh, clock).look,
-        )
+        inference = self._inference(dispatcher, figures)
         models = self._models(placing, unloads)
-        serving = Serving(
-            models,
-            ModelEdits(models, self._model_store, self._shop.store, folder, self._keeper),
-            self._installs(),
-            self._galleries,
-            self._peers.everywhere,
-            self._unloads_at,
-            cold.look,
-            self._keeper.fleet_changed,
-            suspects.nodes_out_of_reach,
-            GivenFiles(ground.models_path, ground.tokens.model_files, clock),
-        )
-        runners = (
-            self._remover.run,
+        serving = self._serving(models, folder, cold, suspects, placing)
+        runners: Sequence[Runner] = (
+            *self._file_runners(),
             self._translation.left.run,
             folder.run,
             self._keeper.run,
@@ -256,8 +309,59 @@ class ServingRig:
         )
         async with AsyncExitStack() as stack:
             stack.push_async_callback(upstreams.aclose)
+            stack.callback(self._files_http.close)
             await stack.enter_async_context(background(*runners))
             yield serving, inference
+
+    def _file_runners(self) -> Sequence[Runner]:
+        stored = () if self._stored is None else (self._stored.run,)
+        return self._remover.run, self._holders.run, self._told.run, *stored
+
+    def _serving(
+        self, models: Models, folder: ModelFolder, cold: ColdPath, suspects: Suspects, placing: ReplicaPlacer
+    ) -> Serving:
+        ground = self._ground
+        installs = self._installs()
+        return Serving(
+            models,
+            ModelEdits(models, self._model_store, self._shop.store, folder, self._keeper),
+            installs,
+            self._uploads,
+            self._galleries,
+            self._peers.everywhere,
+            self._unloads_at,
+            cold.look,
+            self._keeper,
+            suspects.nodes_out_of_reach,
+            GivenFiles(ground.models_path, ground.tokens.model_files, ground.parts.clock),
+            self._room,
+            self._prospects(installs, placing),
+            self._told.heard,
+            self._stored,
+        )
+
+    def _prospects(self, installs: ModelInstalls, placing: ReplicaPlacer) -> Prospects:
+        deps = ProspectDeps(
+            installs.wanted,
+            HubsAndUploads(self._hubs, self._uploads),
+            partial(node_rooms, self._ground.registry.standings),
+            partial(runnable_backend, self._shop.operations.look),
+            placing,
+            self._ground.parts.clock,
+        )
+        return Prospects(deps)
+
+    def _inference(self, dispatcher: RequestDispatcher, figures: InferenceFigures) -> Inference:
+        settings = self._ground.parts.settings
+        return Inference(
+            dispatcher,
+            self._tables,
+            figures,
+            Running(settings.shutdown_grace.total_seconds()),
+            body_bytes_max=settings.request_bytes_max,
+            expose_node=settings.expose_node_header,
+            refresh_models=UnknownModels(self._keeper.refresh, self._ground.parts.clock).look,
+        )
 
     def _followed_folder(self) -> ModelFolder:
         return ModelFolder(
@@ -292,6 +396,8 @@ class ServingRig:
             self._shared,
             ground.parts.settings.distributed_disk_headroom_check,
             ground.parts.frontend,
+            self._holders.needed,
+            self._room,
         )
         return ReplicaPlacer(
             self._replicas,
@@ -334,7 +440,7 @@ class ServingRig:
             self._tables,
             self._ledger,
             parts.clock,
-            touch=self._replicas.touch,
+            self._replicas,
             usual=parts.settings.keep_alive,
         )
 
@@ -382,7 +488,9 @@ class ServingRig:
 
     def _grpc(self, endpoint: ReplicaEndpoint) -> GrpcUpstream:
         parts = self._ground.parts
-        return GrpcUpstream(endpoint, parts.clock, parts.entropy, self._timeouts, self._translation)
+        return GrpcUpstream(
+            endpoint, parts.clock, parts.entropy, self._timeouts, self._translation, self._request_files
+        )
 
     def _unloads_at(self, replica: Replica) -> datetime | None:
         found = self._catalogue.find(replica.key.model)

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 from remuda.assembly.settings.depot import SourceSettings
 from remuda.assembly.settings.frontend import FrontendSettings
+from remuda.assembly.settings.shared import CommonSettings
 from remuda.gallery.model import Gallery, galleries_from_json
 from remuda.gallery.sources import DEFAULT_GALLERIES, DEFAULT_MODEL_GALLERIES
 from remuda.host.folder import DataFolder
@@ -12,6 +13,7 @@ from remuda.hubs.credentials import CredentialsFile
 from remuda.hubs.hubs import HubAccess
 from remuda.oci.reference import canonical_registry
 from remuda.oci.transport import Registries
+from remuda.s3.requests import S3Account
 
 
 def galleries_of(settings: SourceSettings) -> tuple[Gallery, ...]:
@@ -39,3 +41,16 @@ def hub_access(settings: FrontendSettings, folder: DataFolder, env: Mapping[str,
     """How models' sources are reached from the frontend's machine."""
     file = settings.credentials_file or folder.root / "credentials.toml"
     return HubAccess(CredentialsFile(file), env, settings.ollama_registry)
+
+
+def storage_account(settings: CommonSettings) -> S3Account | None:
+    """None: there is no object storage."""
+    if not settings.storage_url:
+        return None
+    return S3Account(
+        settings.storage_url,
+        settings.storage_bucket,
+        settings.storage_region,
+        settings.storage_access_key,
+        settings.storage_secret_key,
+    )

@@ -146,7 +146,9 @@ async def running_up(
         own_secrets=frozenset({hash_of(secret.encode())}),
     )
     starts_worker = not folder.is_held_by("worker")
-    async with running_frontend(settings, policy, starts_worker=starts_worker) as frontend:
+    async with running_frontend(
+        settings, policy, starts_worker=starts_worker, origins=resolved.origins
+    ) as frontend:
         worker = OwnWorker(
             (sys.executable, "-m", "remuda", "worker"),
             worker_environment(resolved, frontend, os.environ),

@@ -21,7 +21,7 @@ from remuda.assembly.local_backends import gallery_machine
 from remuda.assembly.running import background, settle
 from remuda.assembly.settings import WorkerSettings
 from remuda.assembly.settings.worker import required_frontend, required_token
-from remuda.assembly.sources import galleries_of, registries_of
+from remuda.assembly.sources import galleries_of, registries_of, storage_account
 from remuda.bus.auth import (
     AuthSource,
     Login,
@@ -48,7 +48,7 @@ from remuda.oci.auth import Keychain, docker_config_files
 from remuda.oci.client import open_client
 from remuda.oci.model import platform_of
 from remuda.oci.transport import Registries
-from remuda.s3.client import S3Account, S3Storage
+from remuda.s3.client import S3Storage
 from remuda.worker.addresses import AddressSettings, backends_bind
 from remuda.worker.backend_runtime import BackendRuntime, FetchAccess, RuntimeSettings
 from remuda.worker.depot.depot import Depot
@@ -111,23 +111,15 @@ async def open_backend_runtimes(
                 clock=clock,
                 entropy=entropy,
                 storage=storage_of(settings),
-                fetches=FetchAccess(file_client, config.frontend_url),
+                fetches=FetchAccess(file_client, config.frontend_url, settings.storage_url),
             )
 
         yield make_room
 
 
 def storage_of(settings: WorkerSettings) -> S3Storage | None:
-    if not settings.storage_url:
-        return None
-    account = S3Account(
-        settings.storage_url,
-        settings.storage_bucket,
-        settings.storage_region,
-        settings.storage_access_key,
-        settings.storage_secret_key,
-    )
-    return S3Storage(account)
+    account = storage_account(settings)
+    return None if account is None else S3Storage(account)
 
 
 def room_settings(
@@ -149,6 +141,7 @@ def room_settings(
         backend_env=settings.backend_env,
         blobs_bytes_max=settings.depot_budget_bytes,
         blobs_unused=settings.depot_unused,
+        model_files_budget=settings.model_files_budget,
     )
 
 

@@ -99,9 +99,9 @@ class LoadedModel:
 
 
 Context: TypeAlias = grpc.aio.ServicerContext
-Unary = Callable[[Any, Context], Awaitable[Message]]
-Change = Callable[[Any, Context], Awaitable[pb.Result]]
-Stream = Callable[[Any, Context], AsyncGenerator[Message, None]]
+UnaryCall = Callable[[Any, Context], Awaitable[Message]]
+ResultCall = Callable[[Any, Context], Awaitable[pb.Result]]
+StreamingCall = Callable[[Any, Context], AsyncGenerator[Message, None]]
 
 log = logging.getLogger(__name__)
 
@@ -161,7 +161,7 @@ class Calls:
                 behaviour = self._changing(behaviour, self._model.forget)
         return grpc.unary_unary_rpc_method_handler(self._unary(behaviour), **coding)
 
-    def _unary(self, behaviour: Unary) -> Unary:
+    def _unary(self, behaviour: UnaryCall) -> UnaryCall:
         async def call(request: Message, context: Context) -> Message:
             async with _status_of_errors(context):
                 self._check(request)
@@ -169,7 +169,7 @@ class Calls:
 
         return call
 
-    def _stream(self, behaviour: Stream) -> Callable[[Message, Context], Awaitable[None]]:
+    def _stream(self, behaviour: StreamingCall) -> Callable[[Message, Context], Awaitable[None]]:
         # A coroutine that writes, not a generator: gRPC would leave that one unclosed when the caller leaves.
         async def call(request: Message, context: Context) -> None:
             async with _status_of_errors(context):
@@ -184,7 +184,7 @@ class Calls:
         if refusal := self._model.refusal(request):
             raise refusal
 
-    def _changing(self, behaviour: Change, done: Callable[[Any], None]) -> Change:
+    def _changing(self, behaviour: ResultCall, done: Callable[[Any], None]) -> ResultCall:
         """LoadModel and Free, one at a time: two frontends may load at once."""
 
         async def change(request: Message, context: Context) -> pb.Result:

@@ -29,7 +29,7 @@ class UserPassword:
 
 
 @dataclass(frozen=True, slots=True)
-class Token:
+class BusToken:
     token: SecretStr
 
 
@@ -46,7 +46,7 @@ class UserJwt:
             )
 
 
-Login = Anonymous | UserPassword | Token | UserJwt
+Login = Anonymous | UserPassword | BusToken | UserJwt
 
 AuthSource = Callable[[], Login]
 """Asked at every connect, so that credentials renewed meanwhile are the ones that are used."""
@@ -172,7 +172,7 @@ def _url_login(parts: SplitResult) -> Login | None:
     if parts.username is None:
         return None
     if parts.password is None:
-        return Token(SecretStr(unquote(parts.username)))
+        return BusToken(SecretStr(unquote(parts.username)))
     return UserPassword(unquote(parts.username), SecretStr(unquote(parts.password)))
 
 

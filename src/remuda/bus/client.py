@@ -24,10 +24,10 @@ from remuda.bus.messages import (
     Down,
     Handler,
     Incoming,
+    LinkState,
     NoResponders,
     Receiver,
     RequestTimedOut,
-    State,
     Subscription,
     Taker,
     Tap,
@@ -132,7 +132,7 @@ class Bus:
         self._make_link = make_link
         self._tls_files = tls or TlsFiles()
         self._aim_at(servers)
-        self._state: State = Connecting(clock.now())
+        self._state: LinkState = Connecting(clock.now())
         self._changes = Notifier()
         self._wake = anyio.Event()
         self._link: Link | None = None
@@ -142,7 +142,7 @@ class Bus:
         self._tasks = TaskOwner()
 
     @property
-    def state(self) -> State:
+    def state(self) -> LinkState:
         return self._state
 
     @property
@@ -406,7 +406,7 @@ class Bus:
                 await anyio.sleep(_LOSS_NOTED_S)
         raise BusUnusable("the bus was down for too long")
 
-    def _become(self, state: State) -> None:
+    def _become(self, state: LinkState) -> None:
         self._state = state
         self._changes.notify()
 

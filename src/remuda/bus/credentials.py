@@ -19,7 +19,7 @@ from remuda.core.entropy import Entropy
 from remuda.core.errors import Invalid, Misconfigured
 from remuda.core.ids import NodeId
 
-NodeType = Literal["backend", "agent"]
+UserKind = Literal["backend", "agent"]
 Claims = dict[str, object]
 
 _UNLIMITED = -1
@@ -97,7 +97,7 @@ class Account:
 
     def mint_worker(
         self,
-        node_type: NodeType,
+        node_type: UserKind,
         node: NodeId,
         *,
         subscribe: Sequence[str],

@@ -11,7 +11,7 @@ import anyio
 from remuda.bus.auth import Login, Servers
 from remuda.bus.messages import Receiver
 
-Publish = Callable[[str, bytes], Awaitable[None]]
+SendMessage = Callable[[str, bytes], Awaitable[None]]
 
 
 class Link(Protocol):
@@ -69,5 +69,5 @@ class Link(Protocol):
     async def close(self) -> None: ...
 
 
-MakeLink = Callable[[str, Callable[[Link], None], Publish], Link]
+MakeLink = Callable[[str, Callable[[Link], None], SendMessage], Link]
 """From a group, whoever is to hear of the loss, and the way for answers once the link is lost."""

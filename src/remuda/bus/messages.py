@@ -55,7 +55,7 @@ class Down:
     unreached: UnreachedBus | None = None  # None: it was reached, and something else is wrong.
 
 
-State = Connecting | Connected | Down
+LinkState = Connecting | Connected | Down
 
 
 class BusUnreached(BusUnusable):

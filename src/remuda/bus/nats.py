@@ -23,9 +23,9 @@ from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription as NatsSubscription
 from nats.aio.transport import TcpTransport
 
-from remuda.bus.auth import Anonymous, Login, Servers, Token, UserJwt, UserPassword
+from remuda.bus.auth import Anonymous, BusToken, Login, Servers, UserJwt, UserPassword
 from remuda.bus.credentials import signature
-from remuda.bus.link import Publish
+from remuda.bus.link import SendMessage
 from remuda.bus.messages import BusUnreached, Incoming, Receiver
 from remuda.core.bus_reach import UnreachedBus
 from remuda.core.errors import BusRefused, BusUnusable, Invalid, TooLarge
@@ -52,7 +52,7 @@ class NatsLink:
     `on_lost` hears of the loss. Answers to requests that came by a lost link are tried by `elsewhere`.
     """
 
-    def __init__(self, group: str, on_lost: Callable[["NatsLink"], None], elsewhere: Publish) -> None:
+    def __init__(self, group: str, on_lost: Callable[["NatsLink"], None], elsewhere: SendMessage) -> None:
         self.group = group
         self.lost = False
         self.reason = ""
@@ -327,7 +327,7 @@ def _options(login: Login) -> _LoginOptions:
             return {}
         case UserPassword(user, password):
             return {"user": user, "password": password.get_secret_value()}
-        case Token(token):
+        case BusToken(token):
             return {"token": token.get_secret_value()}
         case UserJwt(jwt, seed):
             return {"user_jwt_cb": jwt.encode, "signature_cb": partial(signature, seed)}

@@ -104,6 +104,7 @@ def chat(
 )
 @click.argument("what", metavar="MODEL", shell_complete=complete_models)
 @click.argument("prompt", required=False)
+@click.option("--name", default="", help="What to call the model when it is installed.")
 @click.option("--system", default="", help="System prompt. Default: none.")
 @click.option(
     "--max-tokens", type=WholeNumber(1), help="Longest answer, in tokens. Default: the model's own."
@@ -116,6 +117,7 @@ def run(
     options: ClientOptions,
     what: str,
     prompt: str | None,
+    name: str,
     system: str,
     max_tokens: int | None,
     temperature: float | None,
@@ -123,7 +125,7 @@ def run(
     """Chat with a model. One that is not there is installed first: MODEL is a name or a source."""
     from remuda.cli.model_installs import ensured
 
-    name = ensured(options, what)
+    model = ensured(options, what, name)
     ctx.invoke(
         chat,
         url=options.url,
@@ -131,7 +133,7 @@ def run(
         ca=options.ca,
         data_dir=options.data_dir,
         as_json=options.as_json,
-        model=name,
+        model=model,
         prompt=prompt,
         system=system,
         max_tokens=max_tokens,
@@ -146,7 +148,7 @@ def _converse(
         message = {"role": "user", "content": line}
         try:
             reply = _spoken(options, {**body, "messages": [*messages, message]})
-        except RemudaError as error:  # The conversation goes on as if this had not been said.
+        except RemudaError as error:  # The conversation continues without this message.
             click.echo("\n" + in_lines(str(error), error.details), err=True)
         else:
             messages += [message, {"role": "assistant", "content": reply.text}]
@@ -212,11 +214,11 @@ def _hear_comments(chunk: bytes, reply: ChatReply, waiting: "_Waiting") -> None:
     """They come before the answer: what is waited for, and at last the node, where the head was sent before
     that was known."""
     for comment in _COMMENT.findall(chunk):
-        said = comment.decode(errors="replace")
-        if said.startswith(_NODE):
-            reply.node = reply.node or said.removeprefix(_NODE)
+        text = comment.decode(errors="replace")
+        if text.startswith(_NODE):
+            reply.node = reply.node or text.removeprefix(_NODE)
         else:
-            waiting.say(said)
+            waiting.say(text)
 
 
 class _Waiting:

@@ -24,10 +24,20 @@ from remuda.cli.invocation import ClientOptions
 from remuda.cli.options import data_folder, resolve_settings, unknown_variables
 from remuda.cli.target import EndedHere, NotRunningHere, Target, alive, find_target
 from remuda.core.clock import Clock
-from remuda.core.errors import FrontendUnreachable, Misconfigured, NotFound, RemudaError, Unauthorized
+from remuda.core.errors import (
+    FrontendUnreachable,
+    Misconfigured,
+    NotFound,
+    Rejected,
+    RemudaError,
+    Unauthorized,
+)
 from remuda.core.os_errors import os_reason
 from remuda.host.folder import DataFolder, read_json
 from remuda.host.ports import listen
+from remuda.wire.admin import Unready
+from remuda.wire.codec import decode
+from remuda.wire.console import AttentionItems
 from remuda.wire.operations import BackendFits, OpView, OpViews
 from remuda.wire.serving import ModelItems
 from remuda.worker.addresses import AddressSettings, chosen_base_port, split
@@ -150,7 +160,7 @@ def check_frontend(patient: Patient) -> list[Finding]:
     found = [findings.versions(__version__, python, theirs), *_answering(target, alive_answer)]
     if alive_answer.date is not None:
         found.append(findings.clock(received - alive_answer.date))
-    return [*found, *findings.readiness(_reason(ready))]
+    return [*found, *findings.readiness(_unready(ready))]
 
 
 def check_bus(patient: Patient) -> list[Finding]:
@@ -214,9 +224,28 @@ def check_operations(patient: Patient) -> list[Finding]:
 def check_models(patient: Patient) -> list[Finding]:
     try:
         with AdminClient(patient.target(), _CALL_S) as client:
-            return findings.models(client.get("api", "models").read(ModelItems).unusable)
+            listed = client.get("api", "models").read(ModelItems)
+            query = {"kind": "install_model", "state": "failed", "limit": str(_OPS_MAX)}
+            failed = client.get("api", "ops", **query).read(OpViews).operations
+            return [
+                *findings.models(listed.unusable),
+                *findings.failed_installs(failed),
+                *findings.storage(listed.storage_trouble),
+            ]
     except (FrontendUnreachable, NotFound, Unauthorized):
         return []  # Other checks have said so.
+
+
+def check_attention(patient: Patient) -> list[Finding]:
+    """What is left of what the frontend says needs a person: disks, failed operations, drift."""
+    try:
+        with AdminClient(patient.target(), _CALL_S) as client:
+            needed = client.get("api", "attention").read(AttentionItems).attention
+            query = {"kind": "install_model", "state": "failed", "limit": str(_OPS_MAX)}
+            told = client.get("api", "ops", **query).read(OpViews).operations if needed else ()
+    except (FrontendUnreachable, NotFound, Unauthorized):
+        return []  # Other checks have said so, or it is an older frontend.
+    return findings.attention(needed, {one.id for one in told})
 
 
 def check_galleries(patient: Patient) -> list[Finding]:
@@ -239,6 +268,7 @@ CHECKS: Final[Mapping[str, Check]] = {
     "nodes": check_nodes,
     "operations": check_operations,
     "models": check_models,
+    "attention": check_attention,
     "galleries": check_galleries,
 }
 
@@ -377,14 +407,13 @@ def _why_own_worker_ended(folder: DataFolder) -> str:
     return ""
 
 
-def _reason(ready: ApiAnswer) -> str:
+def _unready(ready: ApiAnswer) -> Unready | None:
     if ready.status == 200:
-        return ""
+        return None
     try:
-        document = json.loads(ready.body)
-        return str(document["reason"])
-    except (ValueError, KeyError, TypeError):
-        return f"HTTP status {ready.status}"
+        return decode(Unready, ready.body)
+    except Rejected:
+        return Unready(reason=f"HTTP status {ready.status}")
 
 
 def _frontend_version(client: AdminClient) -> str | None:

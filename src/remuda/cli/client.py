@@ -3,6 +3,7 @@ goes wrong on the way becomes an error in plain words.
 """
 
 import json
+import select
 import ssl
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -11,7 +12,7 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from types import TracebackType
-from typing import Final, Self, TypeVar
+from typing import Final, Protocol, Self, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
 
 from pydantic import BaseModel
@@ -89,6 +90,14 @@ class ApiAnswer:
             ) from error
 
 
+class Sized(Protocol):
+    """A body in pieces, whose length is known."""
+
+    def __len__(self) -> int: ...
+
+    def __iter__(self) -> Iterator[bytes]: ...
+
+
 class AdminClient:
     """A connection for each call, so that threads can share it."""
 
@@ -141,7 +150,17 @@ class AdminClient:
         headers: Mapping[str, str] | None = None,
     ) -> ApiAnswer:
         """The answer whatever its status; FrontendUnreachable when there is none."""
-        with self._exchange(method, path, query or {}, body, headers or {}, self._timeout_s) as reply:
+        sent, typed = _as_json(body)
+        with self._exchange(
+            method, path, query or {}, sent, {**typed, **(headers or {})}, self._timeout_s
+        ) as reply:
+            return self._answer(reply, self._timeout_s)
+
+    def send(self, method: str, *path: str, body: Sized, headers: Mapping[str, str]) -> ApiAnswer:
+        """The answer, whatever its status, to bytes that are sent piece by piece: only as many as are wanted,
+        where it comes before the last."""
+        sized = {**headers, "Content-Length": str(len(body))}
+        with self._exchange(method, path, {}, body, sized, self._timeout_s) as reply:
             return self._answer(reply, self._timeout_s)
 
     @contextmanager
@@ -159,7 +178,8 @@ class AdminClient:
         self, *path: str, body: object, headers: Mapping[str, str], quiet_s: float
     ) -> Iterator[tuple[Mapping[str, str], Iterator[bytes]]]:
         """The head and the bytes of an answer to this body, as they come; errors as of `stream`."""
-        with self._exchange("POST", path, {}, body, headers, quiet_s) as reply:
+        sent, typed = _as_json(body)
+        with self._exchange("POST", path, {}, sent, {**typed, **headers}, quiet_s) as reply:
             self._require_success(reply, quiet_s)
             head = {name.lower(): value for name, value in reply.getheaders()}
             yield head, self._chunks(reply, quiet_s)
@@ -174,7 +194,7 @@ class AdminClient:
         method: str,
         path: tuple[str, ...],
         query: Mapping[str, str],
-        body: object,
+        sent: bytes | Sized | None,
         headers: Mapping[str, str],
         quiet_s: float,
     ) -> Iterator[HTTPResponse]:
@@ -184,11 +204,10 @@ class AdminClient:
         try:
             with self._plainly(quiet_s):
                 connection.sock.settimeout(quiet_s)
-                sent = None if body is None else json.dumps(body, ensure_ascii=False).encode()
-                typed = {} if body is None else {"Content-Type": "application/json"}
                 address = "/".join((prefix, *(quote(part, safe="") for part in path)))
                 address += f"?{urlencode(query)}" if query else ""
-                connection.request(method, address, sent, {**self._headers, **typed, **headers})
+                with _answer_before_the_end(connection):
+                    connection.request(method, address, sent, {**self._headers, **headers})
                 reply = connection.getresponse()
             yield reply
         finally:
@@ -262,6 +281,24 @@ class AdminClient:
             f"the frontend at {self._target.shown} cannot be reached: {trouble.why}",
             hint=trouble.hint or _reach_hint(self._target),
         ) from cause
+
+
+def _as_json(body: object) -> tuple[bytes | None, dict[str, str]]:
+    if body is None:
+        return None, {}
+    return json.dumps(body, ensure_ascii=False).encode(), {"Content-Type": "application/json"}
+
+
+@contextmanager
+def _answer_before_the_end(connection: HTTPConnection) -> Iterator[None]:
+    """A server that refuses a long body answers and closes the connection before it has read all of it: its
+    answer says why, and the broken connection does not."""
+    try:
+        yield
+    except ConnectionError:
+        readable, _, _ = select.select([connection.sock], [], [], 0)
+        if not readable:
+            raise
 
 
 class _NotConnected(Exception):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Concatenate, ParamSpec
 
 import click
 
-from remuda.cli.invocation import ClientOptions, Role
+from remuda.cli.invocation import ClientOptions, ProgramRole
 from remuda.core import durations
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def examples(*lines: str) -> str:
     return "\n".join(("\b", "Examples:", *(f"  {line}" for line in lines)))
 
 
-def settings_command(role: Role, *, without: Sequence[str] = ()) -> type[click.Command]:
+def settings_command(role: ProgramRole, *, without: Sequence[str] = ()) -> type[click.Command]:
     """A kind of command whose options are --config and the settings of a role, `without` some."""
 
     class SettingsCommand(click.Command):

@@ -7,7 +7,7 @@ from dataclasses import asdict
 import click
 
 from remuda.cli.commands import ListByDefault, config_option, data_dir_option, examples, json_option
-from remuda.cli.invocation import ROLES, Role
+from remuda.cli.invocation import ROLES, ProgramRole
 
 
 class CheckByDefault(ListByDefault):
@@ -36,14 +36,15 @@ def group() -> None:
 @config_option
 @data_dir_option
 @json_option
-def check(role: Role, config: str | None, data_dir: str | None, as_json: bool) -> None:
+def check(role: ProgramRole, config: str | None, data_dir: str | None, as_json: bool) -> None:
     """Show every setting, its value and where it comes from, and what is invalid."""
-    from remuda.cli.config_table import rows, warnings
+    from remuda.cli.config_table import warnings
     from remuda.cli.options import model_of, resolve_settings
+    from remuda.core.settings import setting_rows
 
     model = model_of(role)
     resolved = resolve_settings(model, {"config": config, "data_dir": data_dir})
-    found, strays = rows(resolved), warnings(os.environ)
+    found, strays = setting_rows(resolved.values, resolved.origins), warnings(os.environ)
     if as_json:
         click.echo(json.dumps({"settings": [asdict(row) for row in found], "warnings": strays}))
         return

@@ -59,7 +59,7 @@ class Interrupted(RemudaError):
 
 
 class Unfinished(RemudaError):
-    """It is waited for no longer, and goes on."""
+    """The wait has ended; the operation continues."""
 
     code = "unfinished"
 

@@ -1,7 +1,6 @@
 """What `remuda doctor` concludes from what it saw, and how that is printed. Pure."""
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
@@ -12,23 +11,32 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from remuda.cli.node_tables import LEFT, UNREACHABLE, shown_status
-from remuda.cli.ops_state import on_node, short_id, steps_of, title
+from remuda.cli.ops_state import short_id, steps_of, title
 from remuda.cli.output import one_line
 from remuda.cli.render import gib, span
 from remuda.core.hints import pasted
+from remuda.gateway.attention import (
+    DISK_FULL_BYTES,
+    DISK_LOW_BYTES,
+    LEFT,
+    failing,
+    fails_again,
+    is_finding,
+    on_node,
+    shown_status,
+    standing,
+)
+from remuda.wire.admin import FrontendPart, Unready, UnreadyPart
+from remuda.wire.console import AttentionItem
 from remuda.wire.nodes import NodeView
 from remuda.wire.operations import OpView, StepView
 from remuda.wire.serving import UnusableModel
 from remuda.worker.hardware.model import Hardware
 
-_DISK_LOW: Final = 5 << 30
-_DISK_OUT: Final = 256 << 20
 _SKEW_MAX: Final = timedelta(seconds=5)
 
 
-_PARTS: Final = re.compile(r"; (?=the bus|the database|another frontend)")  # A part may hold "; " itself.
-_REMEDIES: Final = {
+_REMEDIES: Final[Mapping[FrontendPart, str]] = {
     "store": "check that the database runs, that it can be reached and written, and that its disk has room",
     "bus": "a bundled NATS server is restarted by itself, and its log says more; if it is an external one "
     "(--nats-url), check that it runs and that the frontend's machine can reach it",
@@ -84,10 +92,10 @@ def versions(ours: str, python: str, theirs: str | None) -> Finding:
 
 
 def disk(folder: str, free: int) -> Finding:
-    if free < _DISK_OUT:
+    if free < DISK_FULL_BYTES:
         left = f"{free / (1 << 20):.1f} MiB"
         return problem("disk", f"the disk of {folder} is full: only {left} free", "free some space")
-    if free < _DISK_LOW:
+    if free < DISK_LOW_BYTES:
         return warning(
             "disk",
             f"the disk of {folder} is nearly full: {gib(free)} left",
@@ -108,14 +116,15 @@ def clock(ahead: timedelta) -> Finding:
     )
 
 
-def readiness(reason: str) -> list[Finding]:
-    """What the frontend says of its store and its bus: an empty reason when it can use both."""
-    if not reason:
+def readiness(unready: Unready | None) -> list[Finding]:
+    """What the frontend says of its store and its bus; None: it can use both."""
+    if unready is None:
         return [ok("store", "the frontend can use it"), ok("bus", "the frontend can use it")]
+    parts = unready.parts or (
+        UnreadyPart(reason=unready.reason),
+    )  # An older frontend does not tell them apart.
     return [
-        problem(part, f"the frontend is not ready: {text}", _REMEDIES[part])
-        for text in _PARTS.split(reason)
-        for part in (_part(text),)
+        problem(one.part, f"the frontend is not ready: {one.reason}", _REMEDIES[one.part]) for one in parts
     ]
 
 
@@ -190,7 +199,7 @@ def fleet(nodes: Sequence[NodeView]) -> list[Finding]:
     if not members:
         return [warning("nodes", "there are no nodes", "add a machine with `remuda join`")]
     healthy = sum(shown_status(node) == "healthy" for node in members)
-    found = [_node(node) for node in members if _is_finding(node)]
+    found = [_node(node) for node in members if is_finding(node)]
     return [*found, *([ok("nodes", f"{healthy} of {len(members)} are healthy")] if healthy else [])]
 
 
@@ -198,11 +207,11 @@ def operations(ops: Sequence[OpView], nodes: Sequence[NodeView]) -> list[Finding
     """Those that are under way and whose attempts keep failing. `ops` have their steps. A worker that does
     not answer is left out where its node is a finding already."""
     members = {node.id: node for node in nodes}
-    failing = [(op, step) for op in ops for step in steps_of(op) if _fails_again(step)]
+    failing = [(op, step) for op in ops for step in steps_of(op) if fails_again(step)]
     return [
         _failing(op, step, members.get(step.node_id))
         for op, step in failing
-        if not (_unanswered(step) and _is_finding(members.get(step.node_id)))
+        if not (_unanswered(step) and is_finding(members.get(step.node_id)))
     ]
 
 
@@ -210,18 +219,9 @@ def _unanswered(step: StepView) -> bool:
     return step.problem is not None and step.problem.code == "no_responders"
 
 
-def _is_finding(node: NodeView | None) -> bool:
-    return node is not None and (node.status != "healthy" or bool(_reasons(node)))
-
-
-def _fails_again(step: StepView) -> bool:
-    return step.state == "pending" and step.failures > 0 and step.problem is not None
-
-
 def _failing(op: OpView, step: StepView, node: NodeView | None) -> Finding:
     assert step.problem is not None, "only failing steps are listed"
-    times = "once" if step.failures == 1 else f"{step.failures} times"
-    message = f"{title(op)}{on_node(step)} has failed {times} and is being retried: {step.problem.message}"
+    message = f"{title(op)}{on_node(step)} {failing(step)}"
     facts = None if node is None else node.remuda
     if _unanswered(step) and facts is not None and facts.heard_seconds_ago is not None:
         message = f"{message}; its last heartbeat came {facts.heard_seconds_ago} s ago"
@@ -236,6 +236,47 @@ def models(unusable: Sequence[UnusableModel]) -> list[Finding]:
         problem("models", f"{one.source} cannot be used: {one.reason}", "correct it, or remove it")
         for one in unusable
     ]
+
+
+def failed_installs(ops: Sequence[OpView]) -> list[Finding]:
+    """Models that were to be installed and could not be, until a person retries or dismisses it."""
+    return [
+        warning(
+            "models",
+            f"{op.model} could not be installed: {op.error or op.message}",
+            f"remuda ops show {short_id(op.id)} says more; remuda ops dismiss {short_id(op.id)} puts it away",
+        )
+        for op in ops
+        if not op.dismissed
+    ]
+
+
+def storage(trouble: str) -> list[Finding]:
+    """`trouble`: why models are not put into the object storage; empty: they are, or there is none."""
+    remedy = "check storage-url, its bucket and keys; workers take models from nodes and frontends meanwhile"
+    words = f"models are not put into the object storage: {trouble}"
+    return [warning("storage", words, remedy)] if trouble else []
+
+
+def attention(items: Sequence[AttentionItem], told: Collection[str]) -> list[Finding]:
+    """What the frontend says needs a person and no other check looks for. `told`: operations of which there
+    is a finding already. One that failed is over, and breaks nothing by itself: a warning."""
+    found = list[Finding]()
+    for item in items:
+        name = pasted(item.entity_name)
+        match item.code:
+            case "disk_low" | "disk_full":
+                remedy = f"remuda nodes disk {name} shows what takes the room"
+                found.append(Finding("nodes", Level(item.level), item.message, remedy))
+            case "backend_drift":
+                found.append(warning("backends", item.message, f"remuda backends upgrade {name}"))
+            case "operation_failed" if item.entity_id not in told:
+                id = short_id(item.entity_id)
+                remedy = f"remuda ops retry {id} tries again; remuda ops dismiss {id} puts it away"
+                found.append(warning("operations", item.message, remedy))
+            case _:
+                pass  # Nodes, operations and models have checks of their own.
+    return found
 
 
 def galleries(unread: Sequence[str]) -> list[Finding]:
@@ -256,30 +297,9 @@ def variables(strays: Mapping[str, str]) -> list[Finding]:
     return [warning("settings", f"{name} is not a setting", hint) for name, hint in strays.items()]
 
 
-def _part(reason: str) -> str:
-    if "bus" in reason:
-        return "bus"
-    return "store" if "database" in reason or "store" in reason else "frontend"
-
-
 def _node(node: NodeView) -> Finding:
-    reasons = "; ".join(_reasons(node)) or "no reason was given"
-    # What an admin decided, or has yet to decide, is no fault of the machine.
-    status = shown_status(node)
-    level = Level.WARNING if status in ("healthy", "pending", "draining") else Level.PROBLEM
-    if status == UNREACHABLE and not _is_ours(node):  # Its backends listen on other ports, and may answer.
-        level = Level.WARNING
-    return Finding(
-        "nodes", level, f"{node.name} is {status}: {reasons}", f"remuda nodes show {pasted(node.name)}"
-    )
-
-
-def _is_ours(node: NodeView) -> bool:
-    return node.remuda is not None and bool(node.remuda.version)
-
-
-def _reasons(node: NodeView) -> Sequence[str]:
-    return node.remuda.reasons if node.remuda is not None else ()
+    needs = standing(node)
+    return Finding("nodes", Level(needs.level), needs.message, f"remuda nodes show {pasted(node.name)}")
 
 
 _STYLES: Final = {Level.OK: "green", Level.WARNING: "yellow", Level.PROBLEM: "bold red"}

@@ -63,7 +63,7 @@ class NodeChoice:
 
     nodes: tuple[str, ...] = ()
     selector: str = ""
-    everybody: bool = False
+    all_nodes: bool = False
 
     def body(self, client: "AdminClient") -> Mapping[str, object]:
         if self.selector:
@@ -94,7 +94,7 @@ def operation_command(function: Callable[Concatenate[Terms, P], None]) -> Callab
         options: ClientOptions,
         nodes: tuple[str, ...],
         selector: str,
-        everybody: bool,
+        all_nodes: bool,
         no_wait: bool,
         timeout: timedelta | None,
         watch: bool,
@@ -106,8 +106,8 @@ def operation_command(function: Callable[Concatenate[Terms, P], None]) -> Callab
     ) -> None:
         from remuda.cli.ops_wait import Waiting
 
-        which = NodeChoice(_split(nodes), selector, everybody)
-        if bool(which.nodes) + bool(selector) + everybody > 1:
+        which = NodeChoice(_split(nodes), selector, all_nodes)
+        if bool(which.nodes) + bool(selector) + all_nodes > 1:
             raise click.UsageError("give only one of --nodes, --selector and --all")
         waiting = Waiting(not no_wait, timeout, watch)
         function(Terms(options, which, waiting, expires, idempotency_key, dry_run), *args, **kwargs)
@@ -128,7 +128,7 @@ _OPERATION_OPTIONS = (
         help="On these nodes, separated by commas.",
     ),
     click.option("--selector", metavar="KEY=VALUE,...", default="", help="On nodes with all these labels."),
-    click.option("--all", "everybody", is_flag=True, help="On all nodes (the default)."),
+    click.option("--all", "all_nodes", is_flag=True, help="On all nodes (the default)."),
     click.option("--no-wait", is_flag=True, help="Do not wait for the operation to finish."),
     click.option(
         "--timeout",
@@ -415,8 +415,9 @@ def _upgrade_all(terms: Terms, roll_out: Mapping[str, object]) -> None:
     for reason in submitted.refused:
         click.echo(one_line(f"warning: {reason}"), err=True)
     _tell_unchecked(submitted.unchecked)
+    refused = {refusal.backend_name for refusal in submitted.refusals}
     for bad in submitted.known_bad:
-        if not any(reason.startswith(f"{bad.backend_name}: ") for reason in submitted.refused):
+        if bad.backend_name not in refused:
             click.echo(one_line(known_bad(bad)), err=True)
     if not submitted.operations and not submitted.refused and not terms.options.as_json:
         reply = UpgradesReply(

@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-Role = Literal["up", "frontend", "worker"]
-ROLES: Final[tuple[Role, ...]] = ("up", "frontend", "worker")
+ProgramRole = Literal["up", "frontend", "worker"]
+ROLES: Final[tuple[ProgramRole, ...]] = ("up", "frontend", "worker")
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,12 +17,19 @@ def command(options: ClientOptions) -> None:
     from remuda.wire.admin import JoinLines
 
     with connect(options) as client:
-        answer = client.get("api", "join-line")
+        answer = client.get("api", "join-line", this_machine="true")
     if options.as_json:
         click.echo(answer.body)
         return
     lines = answer.read(JoinLines)
-    click.echo("Run on the machine that is to join (needs Python 3.11 or newer and a Python package index):")
+    if lines.this_machine_only:
+        click.echo("Works on this machine only, for one more worker with a --data-dir of its own:")
+    else:
+        click.echo(
+            "Run on the machine that is to join (needs Python 3.11 or newer and a Python package index):"
+        )
     click.echo(f"  {lines.line}")
     click.echo("or, where uv is installed:")
     click.echo(f"  {lines.uvx_line}")
+    if lines.this_machine_only:
+        click.echo("To let other machines in, start the frontend with --lan.")

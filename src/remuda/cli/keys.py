@@ -53,16 +53,17 @@ def list_keys(options: ClientOptions) -> None:
     epilog=examples(
         "remuda keys create website",
         "remuda keys create laptop --scope admin",
+        "remuda keys create grafana --scope read",
         "remuda keys create notebook --model qwen --model bge",
     ),
 )
 @click.argument("name")
 @click.option(
     "--scope",
-    type=click.Choice(["inference", "admin"]),
+    type=click.Choice(["inference", "read", "admin"]),
     default="inference",
     show_default=True,
-    help="inference: only use models; admin: everything.",
+    help="inference: only use models; read: see what an admin sees, change nothing; admin: everything.",
 )
 @click.option(
     "--model", "models", multiple=True, metavar="MODEL", help="Allow only this model; may be repeated."
@@ -70,8 +71,8 @@ def list_keys(options: ClientOptions) -> None:
 @client_command
 def create_key(options: ClientOptions, name: str, scope: str, models: tuple[str, ...]) -> None:
     """Create a key. It is shown only once."""
-    if scope == "admin" and models:
-        raise click.UsageError("an admin key is for everything; leave out --model or --scope admin")
+    if scope != "inference" and models:
+        raise click.UsageError(f"a key of the scope {scope} is for no single model; leave out one of the two")
     wanted = {"name": name, "scope": scope, "models": list(models)}
     with connect(options) as client:
         answer = client.call("POST", "api", "keys", body=wanted)

@@ -10,6 +10,7 @@ from remuda.cli.commands import connect
 from remuda.cli.invocation import ClientOptions
 from remuda.cli.output import in_lines, one_line
 from remuda.core.errors import NotFound, RemudaError
+from remuda.core.hints import near_names
 
 if TYPE_CHECKING:
     from remuda.cli.client import AdminClient
@@ -39,6 +40,8 @@ def report_added(added: "ModelAdded") -> None:
             continue  # Its warning says more.
         click.echo(one_line(f"note: {key} is not supported and has no effect"), err=True)
     for warning in added.warnings:
+        if warning == added.model.problem:
+            continue  # Said above.
         click.echo(one_line(f"warning: {warning}"), err=True)
 
 
@@ -49,7 +52,12 @@ def added_line(added: "ModelAdded") -> str:
         word = "taken over from its file" if added.set_aside else "already there, unchanged"
     if added.model.problem:
         return in_lines(f"{name}: {word}, but {added.model.problem}", added.model.problem_details)
-    return one_line(f"{name}: {word}; try it with: remuda chat {shlex.quote(name)}")
+    tried = (
+        ""
+        if any(one.startswith("no node can take ") for one in added.warnings)
+        else (f"; try it with: remuda chat {shlex.quote(name)}")
+    )
+    return one_line(f"{name}: {word}{tried}")
 
 
 def not_there(options: ClientOptions, name: str, missing: NotFound) -> NotFound:
@@ -64,12 +72,13 @@ def not_there(options: ClientOptions, name: str, missing: NotFound) -> NotFound:
             except NotFound:
                 listed = ""
             coming = client.get("api", "ops", kind="install_model", state="live").read(OpViews).operations
+            near = near_names(name, (model.name for model in configured_models(client)))
     except RemudaError:  # Keys of users may neither look at galleries nor at operations.
         return missing
     found = next((op for op in coming if op.model in (name, listed)), None)
     if found is not None:
         return NotFound(missing.message, hint=under_way(found))
-    if listed and "did you mean" not in missing.hint:
+    if listed and not near:
         return NotFound(missing.message, hint=f"a gallery has it: remuda run {shlex.quote(name)}")
     return missing
 
@@ -77,7 +86,11 @@ def not_there(options: ClientOptions, name: str, missing: NotFound) -> NotFound:
 def under_way(op: "OpView") -> str:
     """Of the install of a model that is not there yet."""
     why = f" ({op.message})" if op.status == "retrying" else ""
-    return f"{op.model} is being installed{why}; see it with: remuda ops watch {op.id[:8]}"
+    far = f", {op.percentage:.0f} %" if op.percentage >= 1 else ""
+    return (
+        f"{op.model} is being installed{far}{why}; see it with: remuda ops watch {op.id[:8]}; "
+        f"end it with: remuda ops cancel {op.id[:8]}"
+    )
 
 
 def configured_models(client: "AdminClient") -> "tuple[ModelItem, ...]":

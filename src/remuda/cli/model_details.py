@@ -74,6 +74,12 @@ def _origin(model: ModelItem) -> str:
 
 
 def _found(details: ModelDetails) -> Iterator[tuple[str, str]]:
+    yield "source", _source(details)
+    yield "chosen", details.choice
+    for note in details.notes:
+        yield "note", note
+    for file in details.installed_files:
+        yield "installed", _fetched(file)
     yield "format", details.format
     yield "architecture", details.architecture
     yield "parameters", count(details.parameters)
@@ -99,9 +105,17 @@ def _found(details: ModelDetails) -> Iterator[tuple[str, str]]:
     yield "unknown keys", ", ".join(details.unknown_keys)
 
 
+def _source(details: ModelDetails) -> str:
+    if details.source.startswith("upload:"):
+        return f"uploaded to the frontend ({details.source})"
+    revision = details.source_revision
+    known = not revision or revision in details.source
+    return details.source if known else f"{details.source} (at {revision})"
+
+
 def _fetched(file: ModelFileView) -> str:
     checked = f" (sha256 {file.sha256[:12]}...)" if file.sha256 else ""
-    return f"{file.path} from {file.source}{checked}" if file.source else file.path
+    return f"{file.path} from {file.source}{checked}" if file.source else f"{file.path}{checked}"
 
 
 def count(number: int) -> str:

@@ -272,12 +272,12 @@ def _report_imports(
     from remuda.wire.codec import encode
     from remuda.wire.serving import ModelAdded, ModelsImported, UnusableModel
 
-    told = [answer.read(ModelAdded) for _, answer in added]
+    replies = [answer.read(ModelAdded) for _, answer in added]
     refused = tuple(UnusableModel(source=source, reason=str(error)) for source, error in failed)
     if options.as_json:
-        click.echo(encode(ModelsImported(models=tuple(told), failed=refused)))
+        click.echo(encode(ModelsImported(models=tuple(replies), failed=refused)))
         return
-    for one in told:
+    for one in replies:
         report_added(one)
         if one.set_aside:
             click.echo(one_line(f"the file that described it is now {one.set_aside}"))

@@ -6,6 +6,8 @@ import shutil
 import socket
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -19,7 +21,7 @@ from remuda.models.editing import changes_of, edit
 from remuda.models.gguf_file import describe_gguf, find_projector, missing_bytes, open_gguf
 from remuda.models.memory import context_problem
 from remuda.models.reading import read_model, write_model
-from remuda.wire.sizes import install_size
+from remuda.oci.disk import require_headroom
 
 _TEXT_BYTES_MAX = 1 << 20
 _END_BYTES = 1 << 20
@@ -28,17 +30,35 @@ _GGUF = b"GGUF"
 _NAME_ONE = "give the .yaml file of a model, or a .gguf file"
 
 
-def model_text(file: Path, name: str | None, context: int | None, options: ClientOptions) -> str:
-    """The YAML of the model in this file. A GGUF file is brought to this machine's folder of models."""
-    file = file.expanduser()
-    if file.suffix.lower() == ".gguf":
-        return _from_gguf(file, name, context, _models_folder(options, os.environ, file.name))
+@dataclass(frozen=True, slots=True)
+class LocalModel:
+    """A model of this machine. `brought` was put into the folder of models for it just now."""
+
+    text: str  # YAML.
+    brought: tuple[Path, ...] = ()
+
+    def take_back(self) -> None:
+        """The frontend does not have the model."""
+        for path in self.brought:
+            with suppress(OSError):
+                path.unlink(missing_ok=True)
+
+
+def is_gguf(file: Path) -> bool:
+    return file.suffix.lower() == ".gguf"
+
+
+def local_model(file: Path, name: str | None, context: int | None, models: Path | None) -> LocalModel:
+    """The model in this file. A GGUF file is brought to this machine's folder of models."""
+    if is_gguf(file):
+        assert models is not None, "what is elsewhere is uploaded"
+        return _from_gguf(file, name, context, models)
     if _begins_as_gguf(file):
         raise Invalid(f"{file} is a GGUF file, but its name says otherwise", hint="rename it to end in .gguf")
     if context is not None:
         raise Invalid("--context is for GGUF files", hint="set context_size in the YAML")
     text = yaml_text(file)
-    return text if name is None else edit(text, list(changes_of({"name": name})))
+    return LocalModel(text if name is None else edit(text, list(changes_of({"name": name}))))
 
 
 def _begins_as_gguf(file: Path) -> bool:
@@ -82,16 +102,16 @@ def _reason(error: OSError) -> str:
     return "it is a folder" if isinstance(error, IsADirectoryError) else os_reason(error)
 
 
-def _models_folder(options: ClientOptions, environ: Mapping[str, str], file: str) -> Path:
-    """Of the frontend that runs on this machine, or will, or of this machine's worker. Raises Invalid if the
-    frontend that is asked is elsewhere, and nothing here works for it: it would never see the file."""
+def models_folder(options: ClientOptions, environ: Mapping[str, str]) -> Path | None:
+    """Of the frontend that runs on this machine, or will, or of this machine's worker. None if the frontend
+    that is asked is elsewhere, and nothing here works for it: it would never see a file."""
     folder = data_folder({"data_dir": options.data_dir}, environ)
     running, joined = read_json(folder.endpoint), read_json(folder.joined)
     named = options.url or environ.get("REMUDA_URL")
     if named and not (options.data_dir or environ.get("REMUDA_DATA_DIR")):
         url = checked_url(named, "--url" if options.url else "REMUDA_URL")
-        if joined.get("register_to") != url:
-            _check_sees(url, running.get("port"), file, folder.root)
+        if joined.get("register_to") != url and not _is_frontend_here(url, running.get("port")):
+            return None
     configured = running.get("models") or joined.get("models_path")
     if isinstance(configured, str) and Path(configured) != folder.models and not Path(configured).is_dir():
         raise Invalid(
@@ -101,19 +121,11 @@ def _models_folder(options: ClientOptions, environ: Mapping[str, str], file: str
     return Path(configured) if isinstance(configured, str) else folder.models
 
 
-def _check_sees(url: str, port: object, file: str, data: Path) -> None:
-    """Invalid unless the frontend at the URL is that of this machine's data folder, which has this port."""
+def _is_frontend_here(url: str, port: object) -> bool:
+    """Whether the frontend at the URL is that of this machine's data folder, which has this port."""
     parts = urlsplit(url)
-    if not _is_this_machine(parts.hostname or ""):
-        raise Invalid(
-            f"{file} is on this machine, and the frontend at {url} is not: it would not see the file",
-            hint="copy the file to the frontend's machine or to one of its nodes, and run this there",
-        )
-    if port != (parts.port or (443 if parts.scheme == "https" else 80)):
-        raise Invalid(
-            f"the frontend at {url} does not use the data folder {data}, and would not see the file there",
-            hint="give the frontend's own data folder with --data-dir",
-        )
+    same_port = port == (parts.port or (443 if parts.scheme == "https" else 80))
+    return same_port and _is_this_machine(parts.hostname or "")
 
 
 def _is_this_machine(host: str) -> bool:
@@ -134,30 +146,37 @@ def _is_own(family: int, address: tuple[object, ...]) -> bool:
     return True
 
 
-def _from_gguf(file: Path, name: str | None, context: int | None, models: Path) -> str:
+def _from_gguf(file: Path, name: str | None, context: int | None, models: Path) -> LocalModel:
     found = open_gguf(file)
     if problem := context_problem(context, found.header.context_length):
         raise Invalid(problem.replace("context_size", "--context", 1))
     projector = find_projector(found)
-    for part in (*found.parts, *([projector] if projector else [])):
-        _bring(part, models)
+    brought: list[Path] = []
+    try:
+        for part in (*found.parts, *([projector] if projector else [])):
+            brought += _bring(part, models)
+    except BaseException:
+        LocalModel("", tuple(brought)).take_back()
+        raise
     config = describe_gguf(
         found.first.name, found.header, found.first.name, projector.name if projector else ""
     )
     changes = {"name": name} if name else {}
-    return write_model(
+    text = write_model(
         config.model_copy(update={**changes, **({"context_size": context} if context else {})})
     )
+    return LocalModel(text, tuple(brought))
 
 
-def _bring(file: Path, models: Path) -> None:
-    """Linked where that is possible, for models are large; copied with a bar elsewhere."""
+def _bring(file: Path, models: Path) -> list[Path]:
+    """Linked where that is possible, for models are large; copied with a bar elsewhere. Answers what was
+    made: nothing where the file was there."""
     target = models / file.name
     try:
         models.mkdir(parents=True, exist_ok=True)
         if target.exists():
             if target.samefile(file) or _same_content(target, file):
-                return
+                return []
             if missing_bytes(target):
                 raise Invalid(f"{target} is an unfinished copy", hint="remove it, then try again")
             raise Invalid(f"{target} exists and is a different file", hint="rename one of them")
@@ -167,6 +186,7 @@ def _bring(file: Path, models: Path) -> None:
             _copy(file, target)
     except OSError as error:
         raise Invalid(f"{file} cannot be copied to {models}: {error.strerror}") from None
+    return [target]
 
 
 def _same_content(one: Path, other: Path) -> bool:
@@ -192,12 +212,7 @@ def _copy(file: Path, target: Path) -> None:
     from rich.progress import wrap_file
 
     size = file.stat().st_size
-    free = shutil.disk_usage(target.parent).free
-    if size > free:
-        raise Invalid(
-            f"not enough space in {target.parent} for {file.name}: needs {install_size(size)}, "
-            f"{install_size(free)} free"
-        )
+    require_headroom(target.parent, size, file.name)  # As for an install.
     partial = target.with_name(f".{target.name}.partial")
     quiet = not sys.stderr.isatty()
     try:

@@ -5,7 +5,8 @@
 import copy
 import shlex
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
@@ -41,11 +42,16 @@ _SOURCES = """SOURCE is one of hf://OWNER/REPOSITORY[:QUANTISATION], ollama://NA
 @click.argument("what", metavar=_WHAT)
 @click.option("--name", default="", help="Name of the model in requests. Default: as it is known there.")
 @click.option("--sha256", default="", help="Checksum that its only file must have.")
+@click.option(
+    "--variant", default="", help="Which variant of a gallery's model. Default: one that fits a node."
+)
 @click.option("--no-wait", is_flag=True, help="Do not wait until it is installed.")
 @client_command
-def install(options: ClientOptions, what: str, name: str, sha256: str, no_wait: bool) -> None:
+def install(options: ClientOptions, what: str, name: str, sha256: str, variant: str, no_wait: bool) -> None:
     """Install a model: its files are fetched, checked, and served from then on."""
-    install_and_report(options, {"model": what, "name": name, "sha256": sha256.lower()}, wait=not no_wait)
+    chosen = {"variant": variant} if variant else {}  # Frontends of the last release know none.
+    wanted = {"model": what, "name": name, "sha256": sha256.lower(), **chosen}
+    install_and_report(options, wanted, wait=not no_wait)
 
 
 assert install.help is not None, "its help is written above"
@@ -78,7 +84,6 @@ def remove(options: ClientOptions, names: tuple[str, ...], files: bool, no_wait:
             ops.append(done.operation)
             if options.as_json:
                 continue
-            click.echo(one_line(f"{name}: removed"))
             if done.file_kept:
                 kept = f"note: {done.file_kept} was not downloaded by Remuda and stays in the models folder"
                 click.echo(one_line(f"{kept}; delete it there if it is not needed"), err=True)
@@ -95,13 +100,28 @@ def _files_gone(options: ClientOptions, ops: "list[OpView]", *, wait: bool) -> E
 
     away = [op for op in ops if len(op.steps or ()) > 1]
     if options.as_json:
-        return wait_and_report(options, ops, Waiting(wait=wait and not away), together=len(ops) > 1)
-    for op in away:
-        click.echo(one_line(f"{op.model}: its files on nodes go by operation {op.id[:8]}"))
-    return Exit.DONE
+        return wait_and_report(options, ops, Waiting(wait=wait and not away), together=True)
+    codes = []
+    for op in ops:
+        if not wait or op in away:
+            click.echo(one_line(f"{op.model}: removed; its files go with operation {op.id[:8]}"))
+            continue
+        codes.append(wait_and_report(options, [op], Waiting(), quiet=True))
+        if codes[-1] is Exit.DONE:
+            click.echo(one_line("; ".join((f"{op.model}: removed", *_told_of(options, op)))))
+    return next((code for code in codes if code is not Exit.DONE), Exit.DONE)
 
 
-def install_and_report(options: ClientOptions, body: dict[str, str], *, wait: bool) -> None:
+def _told_of(options: ClientOptions, op: "OpView") -> list[str]:
+    """What the frontend says of its files: how much was freed, and which stay."""
+    from remuda.wire.operations import OpView
+
+    with connect(options) as client:
+        ended = client.get("api", "ops", op.id).read(OpView)
+    return [step.reason for step in ended.steps or () if step.reason]
+
+
+def install_and_report(options: ClientOptions, body: "Mapping[str, str | int]", *, wait: bool) -> NoReturn:
     """Ends the command when it is installed, or could not be."""
     from remuda.cli.ops_wait import Waiting, wait_and_report
 
@@ -112,14 +132,15 @@ def install_and_report(options: ClientOptions, body: dict[str, str], *, wait: bo
     click.get_current_context().exit(code)
 
 
-def ensured(options: ClientOptions, what: str) -> str:
+def ensured(options: ClientOptions, what: str, name: str = "") -> str:
     """The name of the model, which is there when this returns. Ends the command where it cannot be had."""
     from remuda.cli.ops_wait import Waiting, wait_and_report
     from remuda.wire.operations import OpSubmitted
     from remuda.wire.serving import ModelThere
 
     with connect(options, _SUBMIT_S) as client:
-        answer = client.call("POST", "api", "models", "install", body={"model": what, "if_missing": True})
+        body = {"model": what, "name": name, "if_missing": True}
+        answer = client.call("POST", "api", "models", "install", body=body)
     if answer.status == _THERE:
         return answer.read(ModelThere).model
     op = answer.read(OpSubmitted).operation
@@ -169,7 +190,7 @@ def _target(options: ClientOptions) -> tuple[str | None, str | None, str | None,
     return options.url, options.api_key, options.ca, options.data_dir
 
 
-def _submitted(options: ClientOptions, body: dict[str, str]) -> "OpSubmitted":
+def _submitted(options: ClientOptions, body: "Mapping[str, str | int]") -> "OpSubmitted":
     from remuda.wire.operations import OpSubmitted
 
     given = {key: value for key, value in body.items() if value}

@@ -8,6 +8,7 @@ from rich.text import Text
 
 from remuda.cli.output import one_line
 from remuda.cli.render import UNKNOWN, Column, ago, fitting, span
+from remuda.core.hints import pasted
 from remuda.wire.model_galleries import GalleryModelView
 from remuda.wire.serving import ModelItem, ReplicaView
 
@@ -17,7 +18,9 @@ _TAGS_MAX = 4
 _UNREACHABLE = "unreachable"
 
 
-def model_table(models: Sequence[ModelItem], now: datetime, output: Console) -> RenderableType:
+def model_table(
+    models: Sequence[ModelItem], now: datetime, output: Console, *, wide: bool = False
+) -> RenderableType:
     if not models:
         return Text(
             "no models yet; install one with `remuda pull NAME`, or add a file: `remuda models add FILE.gguf`"
@@ -32,9 +35,15 @@ def model_table(models: Sequence[ModelItem], now: datetime, output: Console) -> 
         Column("CONTEXT", [str(model.context_size or UNKNOWN) for model in models], needed=4, right=True),
         Column("FILES ON", [files_on(model) or UNKNOWN for model in models], needed=3),
     ]
+    if wide:
+        columns += [
+            Column("QUANTISATION", [model.quantisation or UNKNOWN for model in models]),
+            Column("SOURCE", [model.source or UNKNOWN for model in models]),
+        ]
     found = ((model.name, _problem(model, names)) for model in models)
     problems = (Text(one_line(f"{name}: {problem}")) for name, problem in found if problem)
-    return Group(fitting(columns, output), *problems)
+    stored = (Text(one_line(f"{model.name}: {model.storage}")) for model in models if model.storage)
+    return Group(fitting(columns, output), *problems, *stored)
 
 
 def gallery_table(models: Sequence[GalleryModelView], output: Console) -> RenderableType:
@@ -92,6 +101,11 @@ def _estimate(count: int) -> str:
 def _problem(model: ModelItem, names: Collection[str]) -> str:
     if model.alias and model.alias not in names:
         return f"it is an alias of {model.alias}, which does not exist; add it, or remove the alias"
+    if model.backend_unknown and not model.replicas:
+        return (
+            f"no node has the backend {model.backend}, and no gallery offers it: see remuda backends search "
+            f"{pasted(model.backend)}"
+        )
     if not model.problem and _file_missing(model):
         return (
             f"no node has reported {model.file}, and it is not on this frontend; put it into a models folder"
@@ -107,6 +121,8 @@ def _state(model: ModelItem, names: Collection[str], now: datetime) -> str:
         where = "loaded" if len(loaded) == 1 else f"loaded on {len(loaded)}"
         confirmed = any(one.unconfirmed_since is None for one in loaded)
         return where if confirmed else f"{where}, not confirmed"
+    if model.backend_unknown and not model.replicas:
+        return "backend not known"
     if model.problem:
         return "failed" if model.failed_at is None else f"failed {ago(model.failed_at, now)}"
     if _file_missing(model):

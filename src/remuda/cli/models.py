@@ -1,6 +1,8 @@
 """`remuda models`: what the fleet can serve, and what it serves now."""
 
+import os
 import re
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,16 +20,18 @@ from remuda.cli.model_arguments import (
 from remuda.cli.model_edits import add_edit_commands
 from remuda.cli.model_installs import install, install_and_report, remove
 from remuda.cli.output import one_line
-from remuda.core.errors import Invalid, NotFound
+from remuda.core.errors import FrontendUnreachable, Invalid, NotFound, RemudaError
+from remuda.core.hints import near_names
 
 if TYPE_CHECKING:
     from remuda.cli.client import AdminClient, ApiAnswer
+    from remuda.cli.model_files import LocalModel
     from remuda.wire.operations import OpView
     from remuda.wire.serving import ModelLoaded
 
 _LOADED_ALREADY = 200  # A load that was begun is 202.
 _ADD_S = 60.0
-_NAME_LINE = re.compile(r"^line \d+: name:")  # Of text that was made of options, which nobody has seen.
+_NAME_LINE = re.compile(r"^line \d+: name:")  # Of text that was made of options, which no person has seen.
 
 
 @click.group(
@@ -48,10 +52,11 @@ def group() -> None:
 @group.command(
     "list",
     short_help="List the models, where their files are, and if they are loaded.",
-    epilog=examples("remuda models", "remuda models list --json"),
+    epilog=examples("remuda models", "remuda models list --wide", "remuda models list --json"),
 )
+@click.option("--wide", is_flag=True, help="Also quantisations and sources.")
 @client_command
-def list_models(options: ClientOptions) -> None:
+def list_models(options: ClientOptions, wide: bool) -> None:
     """List the models, where their files are, and whether they are loaded."""
     from remuda.wire.operations import OpViews
 
@@ -69,7 +74,7 @@ def list_models(options: ClientOptions) -> None:
     output, now = console(), answer.date or SystemClock().now()
     listed = answer.read(ModelItems)
     if listed.models or not coming:
-        show(output, model_table(listed.models, now, output))
+        show(output, model_table(listed.models, now, output, wide=wide))
     for op in coming:
         click.echo(one_line(under_way(op)))
     for one in listed.unusable:
@@ -170,39 +175,82 @@ def list_replicas(options: ClientOptions) -> None:
         "remuda models add hf://Qwen/Qwen3-0.6B-GGUF",
     ),
 )
-@click.argument("file", metavar="FILE.yaml|FILE.gguf|SOURCE", type=click.Path())
+@click.argument("file", metavar="FILE.yaml|FILE.gguf|FOLDER|SOURCE", type=click.Path())
 @click.option("--name", help="Name of the model in requests. Default: the one in the file.")
-@click.option("--context", type=WholeNumber(1), help="Context size in tokens, for a GGUF file.")
+@click.option("--context", type=WholeNumber(1), help="Context size in tokens, for what is not a YAML file.")
+@click.option("--upload", is_flag=True, help="Upload the file even to a frontend on this machine.")
+@click.option("--replace", is_flag=True, help="Replace another model of this name, and its settings.")
 @client_command
-def add_model(options: ClientOptions, file: str, name: str | None, context: int | None) -> None:
-    """Add a model from a YAML file, or from a GGUF file alone: its header has the rest.
+def add_model(
+    options: ClientOptions, file: str, name: str | None, context: int | None, upload: bool, replace: bool
+) -> None:
+    """Add a model from a YAML file, from a GGUF file alone (its header has the rest), or from a folder with
+    safetensors.
 
-    A GGUF file is linked into this machine's models folder, or copied where it cannot be linked. What is
-    elsewhere is installed: see `remuda models install` for the sources there are.
+    A GGUF file is linked into this machine's models folder, or copied where it cannot be linked. To a
+    frontend on another machine it is uploaded; after a break the same command goes on where it was. Any other
+    SOURCE is installed, as by `remuda models install`. A YAML file changes the model of its name; a GGUF file
+    does so only with --replace.
     """
-    from remuda.cli.model_files import model_text
+    from remuda.cli.model_files import is_gguf, local_model, models_folder
     from remuda.models.source_refs import is_source
 
-    if is_source(file) and not Path(file).exists():
-        if context is not None:
-            raise click.UsageError("--context is for GGUF files: install it, then set context_size")
-        install_and_report(options, {"model": file, "name": name or ""}, wait=True)
     if name is not None and not name.strip():
         raise click.UsageError("--name is empty")
-    text = model_text(Path(file), name, context, options)
-    try:
-        with connect(options, _ADD_S) as client:
-            answer = client.call("POST", "api", "models", body={"config": text})
-    except Invalid as error:
-        if name is None:
-            raise
-        raise Invalid(_NAME_LINE.sub("--name:", error.message), hint=error.hint) from None
+    place = Path(file).expanduser()
+    if replace and (upload or place.is_dir() or not place.exists()):
+        raise click.UsageError("--replace is for a GGUF or YAML file; otherwise remove that model first")
+    install_fields: dict[str, str | int] = {"name": name or "", "context_size": context or 0}
+    if is_source(file) and not place.exists():
+        install_and_report(options, {"model": file, **install_fields}, wait=True)
+    if not place.suffix and not place.exists():
+        hint = f"for a model by its name: remuda models install {shlex.quote(file)}"
+        raise Invalid(f"there is no file {file}", hint=hint)
+    if upload and not (place.is_dir() or is_gguf(place)):
+        raise click.UsageError("--upload is for GGUF files and folders")
+    models = None if upload else models_folder(options, os.environ)
+    if place.is_dir() or (is_gguf(place) and models is None):
+        _install_from_here(options, place, install_fields, elsewhere=models is None)
+    with connect(options, _ADD_S) as client:
+        model = local_model(place, name, context, models)
+        answer = _added(client, model, name, only_new=is_gguf(place) and not replace)
     if options.as_json:
         click.echo(answer.body)
         return
     from remuda.wire.serving import ModelAdded
 
     report_added(answer.read(ModelAdded))
+
+
+def _install_from_here(
+    options: ClientOptions, place: Path, install_fields: "dict[str, str | int]", *, elsewhere: bool
+) -> None:
+    """Of a file or folder of this machine, by an operation. Ends the command."""
+    if elsewhere or options.url or os.environ.get("REMUDA_URL"):
+        from remuda.cli.model_upload import upload_model
+        from remuda.model_installs.naming import checked_name
+
+        if name := str(install_fields["name"]):
+            checked_name(name)  # Before hours of uploading.
+        source, called = upload_model(options, place, str(install_fields["name"]))
+        install_fields = {**install_fields, "name": called}
+    else:
+        source = place.resolve().as_uri()
+    install_and_report(options, {"model": source, **install_fields}, wait=True)
+
+
+def _added(client: "AdminClient", model: "LocalModel", name: str | None, *, only_new: bool) -> "ApiAnswer":
+    """What is refused leaves nothing in the folder of models."""
+    body: dict[str, str | bool] = {"config": model.text, **({"only_new": True} if only_new else {})}
+    try:
+        return client.call("POST", "api", "models", body=body)
+    except FrontendUnreachable:  # It may have been added before the connection broke.
+        raise
+    except RemudaError as error:
+        model.take_back()
+        if name is None or not isinstance(error, Invalid):
+            raise
+        raise Invalid(_NAME_LINE.sub("--name:", error.message), hint=error.hint) from None
 
 
 @group.command(
@@ -265,10 +313,16 @@ def unload_model(
 
 def _in_a_gallery(client: "AdminClient", name: str, missing: NotFound) -> "ApiAnswer":
     """NotFound, with whichever hint is the better one, when no gallery has it either."""
+    from remuda.wire.operations import OpViews
+
     try:
         return client.get("api", "galleries", "models", name)
     except NotFound as unlisted:
-        near = "did you mean" in missing.hint
+        coming = client.get("api", "ops", kind="install_model", state="live").read(OpViews).operations
+        for op in coming:
+            if op.model == name:
+                raise NotFound(f"there is no model {name!r} yet", hint=under_way(op)) from None
+        near = near_names(name, (model.name for model in configured_models(client)))
         words = f"{missing.message}, and {unlisted.message.replace(f'a model {name!r}', 'one of this name')}"
         raise NotFound(words, hint=missing.hint if near else unlisted.hint) from None
 

@@ -1,7 +1,7 @@
 """Nodes as people see them. Pure: from the frontend's answers to tables."""
 
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from rich.console import Console, Group, RenderableType
@@ -9,11 +9,12 @@ from rich.text import Text
 
 from remuda.cli.output import one_line
 from remuda.cli.render import UNKNOWN, Column, ago, facts, fitting, gib, local, part_of
+from remuda.gateway.attention import LEFT, UNREACHABLE, shown_status
 from remuda.wire.admin import HistoryItem
+from remuda.wire.disk import FileOnDisk, NodeDiskView
 from remuda.wire.nodes import NodeFacts, NodeView
+from remuda.wire.sizes import install_size
 
-UNREACHABLE: Final = "unreachable"
-LEFT: Final = "left"  # By `remuda leave`.
 _OVERDUE: Final = timedelta(seconds=12)  # Heartbeats come every 10 s, unless set otherwise.
 
 _STYLES: Final = {
@@ -149,15 +150,6 @@ def _reasons(nodes: Sequence[NodeView]) -> list[Text]:
     return [Text(), *lines] if lines else []
 
 
-def shown_status(node: NodeView) -> str:
-    """Its status in a word for people: the protocol's five have none for a node that is heard, but that a
-    frontend cannot reach, and none for one that left the fleet."""
-    if node.remuda is not None and node.remuda.left and node.status == "offline":
-        return LEFT
-    unreachable = node.remuda is not None and node.remuda.unreachable
-    return UNREACHABLE if unreachable and node.status == "healthy" else node.status
-
-
 def _status(node: NodeView, now: datetime) -> Text:
     """With its age where a heartbeat is overdue, but not yet for so long that the status is another."""
     status = shown_status(node)
@@ -191,3 +183,38 @@ def _by_admin(manually_set: bool) -> str:
 
 def _yes(fact: bool) -> str:
     return "yes" if fact else "no"
+
+
+def disk_page(disk: NodeDiskView, now: datetime, output: Console) -> RenderableType:
+    """The model files on a node: what they take, who needs them, and why each stays when room is needed."""
+    fetched = [file for file in disk.files if file.fetched]
+    figures = [("fetched here", f"{install_size(disk.fetched_bytes)}, {_files(len(fetched))}")]
+    if disk.budget_bytes is None:
+        figures.append(("budget", "none: as much as fits"))
+    else:
+        by_admin = _by_admin(disk.budget_manually_set)
+        figures.append(("budget", f"{disk.budget} ({install_size(disk.budget_bytes)}){by_admin}"))
+    if disk.free_bytes is not None:
+        figures.append(("free disk", part_of(disk.free_bytes, disk.total_bytes)))
+    if disk.coming_bytes:
+        figures.append(("being copied", install_size(disk.coming_bytes)))
+    if not disk.files:
+        return Group(facts(figures), Text("\nno model files are reported there"))
+    columns = [
+        Column("FILE", [file.path for file in disk.files]),
+        Column("SIZE", [install_size(file.size) for file in disk.files], right=True),
+        Column("MODELS", [", ".join(file.models) or UNKNOWN for file in disk.files], needed=1),
+        Column("NEEDED", [_needed(file, now) for file in disk.files], needed=2, right=True),
+        Column("STAYS BECAUSE", [file.keep or "(may go)" for file in disk.files]),
+    ]
+    return Group(facts(figures), Text(""), fitting(columns, output))
+
+
+def _needed(file: FileOnDisk, now: datetime) -> str:
+    if not file.used_ms:
+        return UNKNOWN
+    return ago(datetime.fromtimestamp(file.used_ms / 1000, UTC), now)
+
+
+def _files(count: int) -> str:
+    return f"{count} file{'' if count == 1 else 's'}"

@@ -16,6 +16,7 @@ from remuda.core.errors import Invalid, NotFound, RemudaError
 from remuda.core.hints import did_you_mean
 
 if TYPE_CHECKING:
+    from remuda.wire.disk import FreedDisk
     from remuda.wire.nodes import NodeView
     from remuda.wire.serving import ReplicaView
 
@@ -40,7 +41,7 @@ name_argument = click.argument("name", shell_complete=complete_names)
 @click.group(
     "nodes",
     cls=ListByDefault,
-    short_help="List, approve, drain, label and remove machines.",
+    short_help="List, approve, drain, label and remove machines; free their disks.",
     epilog=examples(
         "remuda nodes", "remuda nodes approve attic", "remuda nodes label attic room=cellar gpu-"
     ),
@@ -151,6 +152,106 @@ def drain_nodes(options: ClientOptions, names: tuple[str, ...]) -> None:
 def resume_nodes(options: ClientOptions, names: tuple[str, ...]) -> None:
     """Let drained nodes take work again."""
     _each(options, names, "POST", "resume", said="resumed", nothing=_was_not_drained)
+
+
+@group.command(
+    "disk",
+    short_help="Show a node's model files and what they may come to.",
+    epilog=examples(
+        "remuda nodes disk attic", "remuda nodes disk attic --budget 200GB", "remuda nodes disk attic --json"
+    ),
+)
+@click.option(
+    "--budget", metavar="SIZE", help="Limit model files fetched there: 200GB or 50%; none: no limit."
+)
+@click.option("--reset-budget", is_flag=True, help="Go back to the budget of the worker's own settings.")
+@name_argument
+@client_command
+def node_disk(options: ClientOptions, name: str, budget: str | None, reset_budget: bool) -> None:
+    """Show the model files on a node: which models need them, when a load needed them last, and why each of
+    them stays when room is needed. Only files that the fleet has brought there go by themselves."""
+    from remuda.wire.disk import NodeDiskView
+
+    if budget is not None and reset_budget:
+        raise click.UsageError("--budget and --reset-budget exclude each other.")
+    with connect(options) as client:
+        known = pick("node", client.nodes()[1], name)
+        path = ("api", "nodes", known.id, "model-files-budget")
+        if budget is not None:
+            client.call("PUT", *path, body={"value": "" if budget == "none" else budget})
+        elif reset_budget:
+            client.call("DELETE", *path)
+        answer = client.get("api", "nodes", known.id, "model-files")
+    if options.as_json:
+        click.echo(answer.body)
+        return
+    from remuda.cli.node_tables import disk_page
+    from remuda.cli.render import console, show
+
+    output = console()
+    show(output, disk_page(answer.read(NodeDiskView), answer.date or SystemClock().now(), output))
+
+
+@group.command(
+    "free",
+    short_help="Remove model files from a node that may go.",
+    epilog=examples(
+        "remuda nodes free attic --dry-run", "remuda nodes free attic --size 20GB", "remuda nodes free attic"
+    ),
+)
+@click.option("--size", metavar="SIZE", help="Free so much, such as 20GB. Default: what is over the budget.")
+@click.option("--dry-run", is_flag=True, help="Show what would go, and remove nothing.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@name_argument
+@client_command
+def free_node(options: ClientOptions, name: str, size: str | None, dry_run: bool, yes: bool) -> None:
+    """Remove model files that the fleet has brought to a node, the model that was not used longest first.
+
+    What is loaded, pinned (`pinned: true` in the model's configuration), a person's, or the only copy in the
+    fleet stays. What goes is copied there again when a load needs it.
+    """
+    from remuda.wire.disk import FreedDisk
+    from remuda.wire.sizes import parse_size
+
+    wanted = None if size is None else parse_size(size)
+    if size is not None and not wanted:
+        raise Invalid(f"{size!r} is not a size", hint="write it like 20GB or 512 MiB")
+    with connect(options) as client:
+        known = pick("node", client.nodes()[1], name)
+        path = ("api", "nodes", known.id, "model-files", "free")
+        body = {} if wanted is None else {"bytes": wanted}
+        answer = client.call("POST", *path, body={**body, "dry_run": True})
+        plan = answer.read(FreedDisk)
+        if plan.models and not dry_run and not yes and not options.as_json:
+            for line in freed_lines(plan):
+                click.echo(one_line(line), err=True)
+            confirm(f"Remove these files from {one_line(known.name)}?")
+        if not dry_run:
+            answer = client.call("POST", *path, body=body)
+    if options.as_json:
+        click.echo(answer.body)
+        return
+    for line in freed_lines(answer.read(FreedDisk)):
+        click.echo(one_line(line))
+
+
+def freed_lines(freed: "FreedDisk") -> list[str]:
+    """What goes, would go or has gone, a line for each model."""
+    from remuda.wire.sizes import install_size
+
+    if freed.refused:
+        return [f"{freed.node}: {freed.refused}"]
+    if not freed.models:
+        return [f"{freed.node}: nothing has to go"]
+    verb = "would remove" if freed.dry_run else "removed"
+    kept = {one.path for one in freed.kept}
+    lines = [
+        f"{verb} {one.name or ', '.join(one.files)} ({install_size(one.size)})"
+        for one in freed.models
+        if not kept.issuperset(one.files)
+    ]
+    lines += [f"kept {one.path}: {one.why}" for one in freed.kept]
+    return lines if freed.dry_run else [*lines, f"{freed.node}: {install_size(freed.freed_bytes)} freed"]
 
 
 @group.command("remove", epilog=examples("remuda nodes remove attic", "remuda nodes remove attic --yes"))

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from remuda.core.sse import SseEvent
+from remuda.gateway.attention import FRONTENDS
 from remuda.wire.codec import decode
 from remuda.wire.operations import OpView, StepView, Tick
 
@@ -12,7 +13,6 @@ AT_WORK: Final = ("running", "stopping")
 _OVER: Final = ("succeeded", "failed", "skipped", "cancelled")
 _BYTES_MAX: Final = 64 << 20
 _SHORT_ID_CHARS: Final = 8
-FRONTENDS: Final = "frontends"  # In place of a node's id, for what the frontends do for themselves.
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +89,6 @@ def title(op: OpView) -> str:
 def by_frontends(op: OpView) -> bool:
     """Whether it concerns no node: frontends carry it out by themselves."""
     return bool(op.steps) and all(step.node_id == FRONTENDS for step in steps_of(op))
-
-
-def on_node(step: StepView) -> str:
-    """` on gpu-1`; nothing for what the frontends do for themselves."""
-    return "" if step.node_id == FRONTENDS else f" on {step.node_name}"
 
 
 def steps_of(op: OpView) -> Sequence[StepView]:

@@ -9,9 +9,10 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from remuda.cli.ops_state import AT_WORK, FRONTENDS, short_id, steps_of, title
+from remuda.cli.ops_state import AT_WORK, short_id, steps_of, title
 from remuda.cli.output import one_line
 from remuda.cli.render import UNKNOWN, Column, ago, facts, fitting, local, span, table_of
+from remuda.gateway.attention import FRONTENDS
 from remuda.wire.operations import OpView, ProblemView, ProgressView, StepView
 from remuda.wire.sizes import install_size
 
@@ -38,10 +39,10 @@ _UNMEASURED: Final = ("loading", "starting", "resolving")
 _PHASES: Final = {"extracting": "unpacking", "hashing": "checking", "staging": "copying"}
 _BY_BYTES: Final = ("hashing", "staging")  # Their percentage is of the bytes shown, not of the whole load.
 _STAGES: Final = {"prove": "proving", "roll_back": "rolling back"}
-Place = tuple[str, str]
+StepPlace = tuple[str, str]
 """An operation and a node of it, by their ids."""
-_NOBODY: Final[Mapping[Place, int]] = {}
-_NO_RETRIES: Final[Mapping[Place, float]] = {}
+_NOBODY: Final[Mapping[StepPlace, int]] = {}
+_NO_RETRIES: Final[Mapping[StepPlace, float]] = {}
 _MOST_TELLING: Final = ("failed", "running", "stopping", "pending", "cancelled", "skipped", "succeeded")
 _COUNTED: Final = ("running", "stopping", "pending", "failed", "skipped", "cancelled")
 
@@ -142,8 +143,8 @@ def op_table(ops: Sequence[OpView], now: datetime, output: Console) -> Renderabl
         Column("BY", [op.asked_by or UNKNOWN for op in ops], needed=2),
         Column("NODES", [op.selection or UNKNOWN for op in ops], needed=4),
     ]
-    told = ((short_id(op.id), op.error or (op.message if op.status == "retrying" else "")) for op in ops)
-    reasons = [Text(one_line(f"{id}: {why}")) for id, why in told if why]
+    messages = ((short_id(op.id), op.error or (op.message if op.status == "retrying" else "")) for op in ops)
+    reasons = [Text(one_line(f"{id}: {why}")) for id, why in messages if why]
     return Group(fitting(columns, output), *([Text(), *reasons] if reasons else []))
 
 
@@ -197,8 +198,8 @@ def progress_table(
     ops: Sequence[OpView],
     rows_max: int,
     width: int,
-    stalled_s: Mapping[Place, int] = _NOBODY,
-    retry_in_s: Mapping[Place, float] = _NO_RETRIES,
+    stalled_s: Mapping[StepPlace, int] = _NOBODY,
+    retry_in_s: Mapping[StepPlace, float] = _NO_RETRIES,
     *,
     all_ops: bool = False,
 ) -> RenderableType:

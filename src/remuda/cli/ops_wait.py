@@ -12,11 +12,12 @@ import click
 from remuda.cli.exits import Exit, Interrupted, Unfinished, report
 from remuda.cli.fleet_tables import some_of
 from remuda.cli.invocation import ClientOptions
-from remuda.cli.ops_state import FRONTENDS, Picture, by_frontends, short_id, steps_of, title
+from remuda.cli.ops_state import Picture, by_frontends, short_id, steps_of, title
 from remuda.cli.ops_tables import outcome_lines
 from remuda.cli.ops_watch import displaying, follow
 from remuda.cli.output import one_line
 from remuda.core.errors import FrontendUnreachable, Problem
+from remuda.gateway.attention import FRONTENDS
 from remuda.wire.codec import encode
 from remuda.wire.operations import OpView, ProblemView
 

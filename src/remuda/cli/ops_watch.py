@@ -15,9 +15,9 @@ from rich.text import Text
 from remuda.cli.commands import connect
 from remuda.cli.following import EventStream, Lost, StreamTimeouts
 from remuda.cli.invocation import ClientOptions
-from remuda.cli.ops_state import AT_WORK, Picture, by_frontends, on_node, short_id, steps_of, title
+from remuda.cli.ops_state import AT_WORK, Picture, by_frontends, short_id, steps_of, title
 from remuda.cli.ops_tables import (
-    Place,
+    StepPlace,
     amount,
     measured,
     note,
@@ -32,12 +32,13 @@ from remuda.core.clock import Clock, SystemClock
 from remuda.core.entropy import SystemEntropy
 from remuda.core.errors import PeerFailed, Rejected
 from remuda.core.sse import SseEvent
+from remuda.gateway.attention import on_node
 from remuda.wire.operations import OpView, StepView
 
 M = TypeVar("M")
 
 _QUIET_S: Final = 16.0  # A frontend that has nothing to tell says so every 2 s, older ones every 5 or 15 s.
-_SILENT_S: Final = 6.0  # After which the user is told that the frontend has gone silent.
+_SILENT_S: Final = 6.0  # After which the user learns that the frontend has gone silent.
 _LOOK_EVERY_S: Final = 1.0
 _STALLED_S: Final = 5.0
 _GRACE_S: Final = 5.0
@@ -220,8 +221,10 @@ class OperationBars:
         self._seen: set[str] = set()
         self._trouble = ""
         self._heard_s = clock.monotonic()
-        self._moved: dict[Place, tuple[object, float]] = {}  # How far each node was, and since when.
-        self._waits: dict[Place, tuple[_Wait, float]] = {}  # For which attempt each waits, and since when.
+        self._moved: dict[StepPlace, tuple[object, float]] = {}  # How far each node was, and since when.
+        self._waits: dict[
+            StepPlace, tuple[_Wait, float]
+        ] = {}  # For which attempt each waits, and since when.
 
     def show(self, picture: Picture, event: SseEvent) -> None:
         self._seen |= {op.id for op in picture.ops.values() if op.finished_at is None}
@@ -260,7 +263,9 @@ class OperationBars:
             return Group(table, Text(_IDLE)) if ops else Text(_IDLE)
         return Group(Text(trouble, style="yellow"), table) if trouble else table
 
-    def _since(self, known: Mapping[Place, tuple[M, float]], place: Place, mark: M) -> tuple[M, float]:
+    def _since(
+        self, known: Mapping[StepPlace, tuple[M, float]], place: StepPlace, mark: M
+    ) -> tuple[M, float]:
         """The mark, and since when it has been the same."""
         before = known.get(place)
         return before if before is not None and before[0] == mark else (mark, self._clock.monotonic())
@@ -270,14 +275,14 @@ def _any_unfinished(picture: Picture) -> bool:
     return any(op.finished_at is None for op in picture.ops.values())
 
 
-def _waits(ops: Sequence[OpView]) -> Iterator[tuple[Place, _Wait]]:
+def _waits(ops: Sequence[OpView]) -> Iterator[tuple[StepPlace, _Wait]]:
     for op in ops:
         for step in steps_of(op):
             if step.retry_in_s is not None:
                 yield (op.id, step.node_id), _Wait(step.attempt, step.retry_in_s)
 
 
-def _marks(ops: Sequence[OpView]) -> Iterator[tuple[Place, object]]:
+def _marks(ops: Sequence[OpView]) -> Iterator[tuple[StepPlace, object]]:
     """How far each node is that moves bytes. A rate that sinks is no progress."""
     for op in ops:
         for step in steps_of(op):
@@ -302,8 +307,8 @@ class OperationLines:
         self._outcome_follows = outcome_follows
         self._idle_told = False
         self._ops: Mapping[str, OpView] = {}
-        self._told: dict[Place, tuple[object, ...]] = {}
-        self._failures: dict[Place, str] = {}
+        self._told: dict[StepPlace, tuple[object, ...]] = {}
+        self._failures: dict[StepPlace, str] = {}
         self._turn = Lock()  # `look` is called by another thread.
         self._down = False
         self._heard_s = clock.monotonic()
@@ -357,7 +362,7 @@ class OperationLines:
                 where = f"{id}{title(op)}{on_node(step)}"
                 self._print(f"{where}: {_told(step)}{f': {line}' if line else ''}")
 
-    def _detail(self, place: Place, step: StepView) -> str:
+    def _detail(self, place: StepPlace, step: StepView) -> str:
         if step.state in AT_WORK:  # What failed before was told then.
             return step.reason
         failure = "" if step.problem is None else step.problem.message

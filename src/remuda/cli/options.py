@@ -15,7 +15,7 @@ from pydantic import create_model
 from pydantic_core import PydanticUndefined
 
 from remuda.assembly.settings import CommonSettings, FrontendSettings, UpSettings, WorkerSettings, forms
-from remuda.cli.invocation import Role
+from remuda.cli.invocation import ProgramRole
 from remuda.core import durations
 from remuda.core.errors import Misconfigured
 from remuda.core.settings import Described, ResolvedSettings, Settings, described, read_file, resolve
@@ -34,7 +34,7 @@ _METAVARS: Final = {
 _CONFIG_HELP: Final = "TOML file of settings. [REMUDA_CONFIG]"
 
 
-def model_of(role: Role) -> type[Settings]:
+def model_of(role: ProgramRole) -> type[Settings]:
     match role:
         case "up":
             return UpSettings
@@ -102,7 +102,7 @@ def _option(item: Described) -> click.Option:
 
 S = TypeVar("S", bound=Settings)
 Flags = Mapping[str, object]
-Values = Mapping[str, object]
+OptionValues = Mapping[str, object]
 Environ = Mapping[str, str]
 
 _ASK: Final = "-"
@@ -174,12 +174,12 @@ def _answered(model: type[Settings], flags: Flags) -> Flags:
     return {**flags, **{item.field: ask_for(item.field.replace("_", " ").capitalize()) for item in wanted}}
 
 
-def _file(flags: Flags, environ: Environ) -> tuple[Values, str]:
+def _file(flags: Flags, environ: Environ) -> tuple[OptionValues, str]:
     path, required = config_file(flags, environ)
     return read_file(path, _FIELDS, required=required), str(path)
 
 
-def _saved(model: type[Settings], flags: Flags, environ: Environ) -> tuple[Values, str]:
+def _saved(model: type[Settings], flags: Flags, environ: Environ) -> tuple[OptionValues, str]:
     """What `remuda join` was told. It belongs to the frontend that was joined: with another it does not
     count, lest that one be shown this one's token."""
     if not issubclass(model, WorkerSettings) or issubclass(model, FrontendSettings):
@@ -199,7 +199,7 @@ def _token_file_is_nearer(flags: Flags, environ: Environ) -> bool:
     )
 
 
-def _without_token(values: Values) -> Values:
+def _without_token(values: OptionValues) -> OptionValues:
     return {field: value for field, value in values.items() if field != _TOKEN}
 
 
@@ -208,7 +208,7 @@ def _one(
     field: str,
     flags: Flags,
     environ: Environ,
-    file: Values | None = None,
+    file: OptionValues | None = None,
     file_name: str = "",
 ) -> object:
     """One setting, read as if it were the only one."""

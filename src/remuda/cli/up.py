@@ -146,7 +146,8 @@ def run_frontend(resolved: ResolvedSettings[FrontendSettings]) -> int:
 
 async def _serve(resolved: ResolvedSettings[FrontendSettings], stop: Stop) -> int:
     settings = resolved.values
-    async with running_frontend(settings, admission_policy(settings, otherwise=False)) as frontend:
+    policy = admission_policy(settings, otherwise=False)
+    async with running_frontend(settings, policy, origins=resolved.origins) as frontend:
         show_frontend(frontend, settings, repeated("remuda frontend", resolved))
         settle()
         await stop.wait()

@@ -26,6 +26,7 @@ class Problem:
     message: str
     hint: str = ""
     retryable: bool = False
+    wait_s: int = 0  # For which a server asked to be left alone; 0: it did not.
 
 
 class RemudaError(Exception):
@@ -57,7 +58,7 @@ class RemudaError(Exception):
 
     @property
     def public_text(self) -> str:
-        """What clients of the API are told."""
+        """What clients of the API may read."""
         return _with_hint(self.public, self.hint)
 
     def problem(self) -> Problem:
@@ -120,6 +121,12 @@ class Forbidden(Rejected):
 class NotFound(Rejected):
     code = "not_found"
     http_status = 404
+
+
+class NoSuchEndpoint(NotFound):
+    """No route has this path: a client may be newer than the frontend."""
+
+    code = "no_such_endpoint"
 
 
 class NodeRemoved(NotFound):

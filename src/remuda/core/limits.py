@@ -7,7 +7,7 @@ without a bound.
 # Fleet.
 LIVENESS_EVERY_S = 5.0  # How often a frontend proves to itself that it can hear the fleet.
 LIVENESS_ROUND_TRIP_S = 2.0  # Patience with one such proof.
-HEARTBEATS_WAITING_MAX = 10_000  # Taken in, not yet written; beyond it senders are told to retry.
+HEARTBEATS_WAITING_MAX = 10_000  # Taken in, not yet written; beyond it senders have to retry.
 HEARTBEATS_PER_WRITE_MAX = 500
 HEARTBEAT_WRITE_S = 10.0  # A worker gives up on a heartbeat after this long, so later is never.
 DIAL_EVERY_S = 20.0  # How often a node that answered is called again.
@@ -61,7 +61,7 @@ KEYS_REFRESH_EVERY_S = 0.8  # How late a key revoked on another frontend may sti
 CONFIRMATION_S = 2.0  # Patience with a worker that is asked what it runs, over the bus or over HTTP.
 CONFIRMATIONS_AT_ONCE_MAX = 64  # Nodes that are asked so at a time, while the store is away.
 LOAD_WHOLE_S = 24 * 3600.0  # A load, its install included, however long its bytes keep moving.
-UNLOADS_TOLD_MAX = 256  # In one signal to other frontends; the rest is told by the next.
+UNLOADS_TOLD_MAX = 256  # In one signal to other frontends; the next one has the rest.
 SHUTDOWN_S = 10.0  # Requests in flight get this long when a frontend stops.
 KEY_NAME_CHARS_MAX = 100
 KEY_MODELS_MAX = 1000  # Named by one key.
@@ -93,7 +93,7 @@ MODEL_OPERATIONS_KEPT_MAX = 2000  # Finished loads and unloads.
 OPERATIONS_FORGOTTEN_AT_ONCE_MAX = 100
 ATTEMPTS_KEPT_MAX = 50  # Of one step.
 JOINED_KEYS_KEPT_MAX = 1000  # Idempotency keys of wishes that joined one operation; the newest are kept.
-OPERATIONS_WAITING_MAX = 5000  # Asked for, not yet written; beyond it callers are told to ask again.
+OPERATIONS_WAITING_MAX = 5000  # Asked for, not yet written; beyond it callers have to ask again.
 OPERATIONS_PER_WRITE_MAX = 1000  # Together with their steps.
 OPERATIONS_TURN_S = 300.0  # A change to operations, waiting for thousands asked for before it included.
 ROWS_PER_STATEMENT_MAX = 500

@@ -7,12 +7,14 @@ import json
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Generic, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, SecretStr, ValidationError
 from pydantic.fields import FieldInfo
 
+from remuda.core import durations
 from remuda.core.errors import Misconfigured
 from remuda.core.field_errors import field_error
 
@@ -182,3 +184,44 @@ def _leaf_types(annotation: object) -> set[object]:
         return _leaf_types(get_args(annotation)[0])
     arguments = get_args(annotation)
     return {annotation} if not arguments else {leaf for part in arguments for leaf in _leaf_types(part)}
+
+
+@dataclass(frozen=True, slots=True)
+class SettingRow:
+    """A setting as people see it; a secret only as set or not set."""
+
+    setting: str
+    value: str
+    origin: str
+    note: str
+
+
+def setting_rows(values: Settings, origins: Mapping[str, str]) -> list[SettingRow]:
+    return [
+        SettingRow(
+            item.field,
+            _value_text(getattr(values, item.field), secret=item.secret),
+            origins.get(item.field, "default"),
+            f"no effect yet: for {item.setting.no_effect_yet}" if item.setting.no_effect_yet else "",
+        )
+        for item in described(type(values))
+    ]
+
+
+def _value_text(value: object, *, secret: bool) -> str:
+    """A value as it would be typed."""
+    match value:
+        case _ if secret:
+            return "set" if isinstance(value, SecretStr) and value.get_secret_value() else "not set"
+        case None | "":
+            return ""
+        case bool():
+            return "true" if value else "false"
+        case timedelta():
+            return durations.render(value)
+        case Mapping():
+            return ",".join(f"{key}={item}" for key, item in value.items())
+        case tuple():
+            return ",".join(str(item) for item in value)
+        case _:
+            return str(value)

@@ -33,7 +33,7 @@ class YamlLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
+class YamlText:
     value: str
     line: int
     tag: str = ""  # Only a tag that no document needs; such a node is refused where it is used.
@@ -46,7 +46,7 @@ class Text:
 class List:
     line: int
     tag: str = ""
-    items: "list[Node]" = field(default_factory=list)
+    items: "list[YamlNode]" = field(default_factory=list)
     closed: bool = False
 
 
@@ -54,12 +54,12 @@ class List:
 class Map:
     line: int
     tag: str = ""
-    pairs: "list[tuple[Node, Node]]" = field(default_factory=list)
-    key: "Node | None" = None  # Read, and waiting for its value.
+    pairs: "list[tuple[YamlNode, YamlNode]]" = field(default_factory=list)
+    key: "YamlNode | None" = None  # Read, and waiting for its value.
     closed: bool = False
 
 
-Node = Text | List | Map
+YamlNode = YamlText | List | Map
 
 
 class Malformed(Exception):
@@ -71,7 +71,7 @@ class Malformed(Exception):
         self.reason = reason
 
 
-def parse(content: bytes | str, limits: YamlLimits, *, more_documents: bool = False) -> Node | None:
+def parse(content: bytes | str, limits: YamlLimits, *, more_documents: bool = False) -> YamlNode | None:
     """The root of its document; None when it is empty. Invalid, naming the line, for what is not YAML, or too
     large. With `more_documents` others may follow, and are not looked at."""
     try:
@@ -111,10 +111,10 @@ class _Builder:
     """Turns events into nodes without recursion: depth costs nothing and is bounded all the same."""
 
     def __init__(self, limits: YamlLimits) -> None:
-        self.root: Node | None = None
+        self.root: YamlNode | None = None
         self._limits = limits
         self._open: list[List | Map] = []
-        self._anchors: dict[str, Node] = {}
+        self._anchors: dict[str, YamlNode] = {}
         self._count = 0
 
     def take(self, event: events.Event) -> None:
@@ -131,16 +131,16 @@ class _Builder:
             case events.SequenceEndEvent() | events.MappingEndEvent():
                 self._open.pop().closed = True
 
-    def _begin(self, node: Node, anchor: str | None, line: int) -> None:
+    def _begin(self, node: YamlNode, anchor: str | None, line: int) -> None:
         if anchor is not None:
             self._anchors[anchor] = node
         self._place(node, line)
-        if not isinstance(node, Text):
+        if not isinstance(node, YamlText):
             self._open.append(node)
             if len(self._open) > self._limits.depth:
                 raise Invalid(f"line {line}: it is nested more than {self._limits.depth} deep")
 
-    def _place(self, node: Node, line: int) -> None:
+    def _place(self, node: YamlNode, line: int) -> None:
         self._count += 1
         if self._count > self._limits.parts:
             raise Invalid(f"line {line}: it has more than {self._limits.parts} parts")
@@ -153,24 +153,24 @@ class _Builder:
                 parent.items.append(node)
             case Map(key=None) as parent:
                 parent.key = node
-            case Map(key=Text() | List() | Map() as key) as parent:
+            case Map(key=YamlText() | List() | Map() as key) as parent:
                 parent.pairs.append((key, node))
                 parent.key = None
 
-    def _aliased(self, anchor: str | None, line: int) -> Node:
+    def _aliased(self, anchor: str | None, line: int) -> YamlNode:
         node = self._anchors.get(anchor or "")
         if node is None:
             raise Invalid(f"line {line}: *{anchor} is an undefined alias")
-        if not isinstance(node, Text) and not node.closed:
+        if not isinstance(node, YamlText) and not node.closed:
             raise Invalid(f"line {line}: *{anchor} contains itself")
         return node
 
 
-def _text(event: events.ScalarEvent, line: int) -> Text:
+def _text(event: events.ScalarEvent, line: int) -> YamlText:
     plain = event.implicit[0] or (not event.style and event.tag in _NUMBER_TAGS)
     merges = event.value == "<<" and (plain or event.tag == _MERGE)
     null = event.implicit[0] and event.value in _NULLS
-    return Text(event.value, line, _odd(event.tag), null=null, plain=plain, merges=merges)
+    return YamlText(event.value, line, _odd(event.tag), null=null, plain=plain, merges=merges)
 
 
 def _odd(tag: str | None) -> str:
@@ -182,10 +182,10 @@ class Merger:
 
     def __init__(self, depth_max: int) -> None:
         self._depth_max = depth_max
-        self._known: dict[int, dict[str, Node] | Malformed] = {}
+        self._known: dict[int, dict[str, YamlNode] | Malformed] = {}
         self._left = MERGED_KEYS_MAX
 
-    def flatten(self, node: Map, depth: int = 0) -> Mapping[str, Node]:
+    def flatten(self, node: Map, depth: int = 0) -> Mapping[str, YamlNode]:
         """Raises Malformed for a map that cannot be read. The document must stay alive meanwhile."""
         if id(node) not in self._known:
             try:
@@ -197,15 +197,15 @@ class Merger:
             raise known
         return known
 
-    def _flattened(self, node: Map, depth: int) -> dict[str, Node]:
+    def _flattened(self, node: Map, depth: int) -> dict[str, YamlNode]:
         if node.tag:
             raise Malformed(node.line, f"the tag {node.tag} is not allowed")
         if depth > self._depth_max:
             raise Malformed(node.line, f"more than {self._depth_max} merge keys lead from one to the next")
-        own: dict[str, Node] = {}
+        own: dict[str, YamlNode] = {}
         merged: list[Map] = []
         for key, value in node.pairs:
-            if not isinstance(key, Text):
+            if not isinstance(key, YamlText):
                 raise Malformed(key.line, "a key must be a word")
             if key.merges:
                 merged.extend(_merged_maps(value, key.line))
@@ -217,7 +217,7 @@ class Merger:
             self._inherit(own, self.flatten(base, depth + 1), node.line)
         return own
 
-    def _inherit(self, own: dict[str, Node], base: Mapping[str, Node], line: int) -> None:
+    def _inherit(self, own: dict[str, YamlNode], base: Mapping[str, YamlNode], line: int) -> None:
         self._left -= len(base) + 1
         if self._left < 0:
             raise Malformed(line, f"merge keys expand to more than {MERGED_KEYS_MAX} fields")
@@ -225,27 +225,27 @@ class Merger:
             own.setdefault(name, value)
 
 
-def _merged_maps(value: Node, line: int) -> Iterator[Map]:
+def _merged_maps(value: YamlNode, line: int) -> Iterator[Map]:
     for part in value.items if isinstance(value, List) else (value,):
         if not isinstance(part, Map):
             raise Malformed(line, "<< can only merge maps")
         yield part
 
 
-Path = tuple[int | str, ...]  # Keys and places in lists, from the root.
+YamlPath = tuple[int | str, ...]  # Keys and places in lists, from the root.
 
 
 class _Values:
     """What a tree stands for. Parts behind an alias count each time that it is used."""
 
-    def __init__(self, limits: YamlLimits, scalar: Callable[[Text], str | None]) -> None:
-        self.lines: dict[Path, int] = {}
+    def __init__(self, limits: YamlLimits, scalar: Callable[[YamlText], str | None]) -> None:
+        self.lines: dict[YamlPath, int] = {}
         self._limits = limits
         self._scalar = scalar
         self._merger = Merger(limits.depth)
         self._left = limits.parts
 
-    def of(self, node: Node, path: Path = (), line: int = 0) -> Value:
+    def of(self, node: YamlNode, path: YamlPath = (), line: int = 0) -> Value:
         self._left -= 1
         self.lines[path] = line or node.line
         if self._left < 0:
@@ -255,16 +255,16 @@ class _Values:
         if node.tag:
             raise Malformed(node.line, f"the tag {node.tag} is not allowed")
         match node:
-            case Text():
+            case YamlText():
                 return self._scalar(node)
             case List(items=items):
                 return [self.of(item, (*path, number)) for number, item in enumerate(items)]
             case Map():
                 return self._map(node, path)
 
-    def _map(self, node: Map, path: Path) -> dict[str, Value]:
+    def _map(self, node: Map, path: YamlPath) -> dict[str, Value]:
         """A value is where its key is, which may be a line before; a merged one is where it was written."""
-        own = {key.value: key.line for key, _ in node.pairs if isinstance(key, Text)}
+        own = {key.value: key.line for key, _ in node.pairs if isinstance(key, YamlText)}
         pairs = self._merger.flatten(node)
         return {key: self.of(value, (*path, key), own.get(key, 0)) for key, value in pairs.items()}
 
@@ -274,9 +274,9 @@ class Located:
     """A document and the line of each of its parts."""
 
     value: Value
-    lines: Mapping[Path, int]
+    lines: Mapping[YamlPath, int]
 
-    def line(self, path: Path) -> int:
+    def line(self, path: YamlPath) -> int:
         """Of this part, or of the nearest one around it; 0: it is nowhere."""
         for end in range(len(path), 0, -1):
             if found := self.lines.get(path[:end]):
@@ -284,7 +284,9 @@ class Located:
         return 0
 
 
-def located_values(content: bytes | str, limits: YamlLimits, scalar: Callable[[Text], str | None]) -> Located:
+def located_values(
+    content: bytes | str, limits: YamlLimits, scalar: Callable[[YamlText], str | None]
+) -> Located:
     """The one document as lists, maps and what `scalar` makes of its texts; None when it is empty. Invalid,
     naming the line, for what cannot be read."""
     root = parse(content, limits)
@@ -295,7 +297,7 @@ def located_values(content: bytes | str, limits: YamlLimits, scalar: Callable[[T
         raise Invalid(f"line {error.line}: {error.reason}") from None
 
 
-def values(content: bytes | str, limits: YamlLimits, scalar: Callable[[Text], str | None]) -> Value:
+def values(content: bytes | str, limits: YamlLimits, scalar: Callable[[YamlText], str | None]) -> Value:
     """The same without lines."""
     return located_values(content, limits, scalar).value
 

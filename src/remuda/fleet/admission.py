@@ -9,7 +9,7 @@ from typing import TypedDict
 from remuda.core import limits
 from remuda.core.errors import Conflict, Invalid, NotFound
 from remuda.core.ids import BootId, MachineId, NodeId
-from remuda.fleet.identity import Caller, may_speak
+from remuda.fleet.identity import CallerIdentity, may_speak
 from remuda.fleet.model import (
     RESERVED_PREFIX,
     Candidate,
@@ -22,6 +22,7 @@ from remuda.fleet.model import (
     StoredReport,
     auto_labels,
     merged_labels,
+    model_files_ceiling,
     vram_ceiling,
 )
 
@@ -42,7 +43,7 @@ class Beat:
     """A heartbeat, in the fleet's own words. None means: not said."""
 
     node_id: NodeId
-    caller: Caller
+    caller: CallerIdentity
     available_vram: int | None = None
     total_vram: int | None = None
     available_ram: int | None = None
@@ -149,6 +150,7 @@ def succeed(candidate: Candidate, former: Node, now: datetime, new_id: NodeId, *
     copied = replace(
         node,
         vram_budget_override=former.vram_budget_override,
+        files_budget_override=former.files_budget_override,
         drained=former.drained,
         labels=merged_labels(
             former.labels,
@@ -291,6 +293,13 @@ def with_budget_override(node: Node, budget: str | None) -> Node:
     if budget is not None:
         vram_ceiling(budget, node.resources.total_vram)  # Raises Invalid, naming the accepted forms.
     return replace(node, vram_budget_override=budget)
+
+
+def with_files_budget_override(node: Node, budget: str | None) -> Node:
+    """An admin's budget for model files, in the same words."""
+    if budget is not None:
+        model_files_ceiling(budget, node.resources.total_disk)
+    return replace(node, files_budget_override=budget)
 
 
 def with_max_replicas_override(node: Node, count: int | None) -> Node:

@@ -115,7 +115,7 @@ def wire_status(node: Node, reachability: Reachability) -> NodeStatus:
 
 
 _START_AGAIN = {
-    True: "start it again there with: remuda worker",
+    True: "start it again there with: remuda worker (with remuda up, where that had started it)",
     False: "restart LocalAI's worker there",
 }
 
@@ -144,18 +144,26 @@ def reasons(
 
 def _heard(node: Node, reachability: Reachability, silence: timedelta, uncommandable: str) -> tuple[str, ...]:
     """What is to be said of how well it is heard."""
-    seconds = int(silence.total_seconds())
+    silent = _span(silence)
     match reachability:
         case Reachability.DEPARTED:
             return (_departed(node),)
         case Reachability.GONE:
-            return (f"no heartbeat for {seconds} s; check its power, its network and its worker's log",)
+            return (f"no heartbeat for {silent}; check its power, its network and its worker's log",)
         case Reachability.SILENT if _connecting(node) and not uncommandable:
             return ("its worker is connecting to the bus",)
         case Reachability.SILENT if not uncommandable:
-            return (f"no heartbeat for {seconds} s; waiting for its next heartbeat",)
+            return (f"no heartbeat for {silent}; waiting for its next heartbeat",)
         case Reachability.UP | Reachability.SILENT:
             return ()
+
+
+def _span(silence: timedelta) -> str:
+    """Coarser the longer it is: consoles are sent each reason anew when its words change."""
+    seconds = int(silence.total_seconds())
+    if seconds < 120:
+        return f"{seconds} s"
+    return f"{seconds // 60} min" if seconds < 7200 else f"{seconds // 3600} h"
 
 
 def _connecting(node: Node) -> bool:

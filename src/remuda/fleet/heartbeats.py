@@ -19,8 +19,8 @@ from remuda.core.errors import NotFound, Rejected, RemudaError, Unauthorized, Un
 from remuda.core.ids import FrontendId, NodeId
 from remuda.fleet.admission import Beat, HeartbeatOutcome
 from remuda.fleet.health import NodeStatus, Standing, Thresholds
-from remuda.fleet.identity import Caller
-from remuda.fleet.ports import OFFLINE, ONLINE, FleetStore, Note
+from remuda.fleet.identity import CallerIdentity
+from remuda.fleet.ports import OFFLINE, ONLINE, FleetStore, Note, ReportSignal
 
 log = structlog.get_logger()
 
@@ -37,13 +37,13 @@ class _Waiting:
 
 
 class HeartbeatIntake:
-    """`news` is called when a node has reported something new about itself."""
+    """`signal` is given when a node has reported something new about itself."""
 
-    def __init__(self, store: FleetStore, news: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, store: FleetStore, signal: ReportSignal | None = None) -> None:
         self._store = store
-        self._news = news
+        self._signal = signal
         self._told: dict[NodeId, str] = {}  # By each node that reports to this frontend, last.
-        self._proven: dict[NodeId, Caller] = {}  # Who was last heard as each node.
+        self._proven: dict[NodeId, CallerIdentity] = {}  # Who was last heard as each node.
         self._send, self._receive = anyio.create_memory_object_stream[_Waiting](limits.HEARTBEATS_WAITING_MAX)
 
     async def take(self, beat: Beat) -> None:
@@ -67,7 +67,7 @@ class HeartbeatIntake:
         if waiting.failure is not None:
             raise waiting.failure
 
-    def has_heard(self, node_id: NodeId, caller: Caller) -> bool:
+    def has_heard(self, node_id: NodeId, caller: CallerIdentity) -> bool:
         """Whether the last heartbeat that was taken as this node's came from that caller."""
         return self._proven.get(node_id) == caller
 
@@ -108,8 +108,8 @@ class HeartbeatIntake:
             ):
                 del self._proven[waiting.beat.node_id]  # It was the node's own until its token was withdrawn.
         self._remember(taken)
-        if any([self._is_news(beat) for beat in taken]):
-            self._news()
+        if any([self._is_news(beat) for beat in taken]) and self._signal is not None:
+            self._signal.notify()
 
     def _remember(self, taken: Iterable[Beat]) -> None:
         for beat in taken:
@@ -174,8 +174,14 @@ class Listener:
         self._observe = observe
         self.store_trouble: RemudaError | None = None  # Why it could not be written when last tried.
         self._deaf = True  # A new frontend heard nothing before it was there.
+        self._seen: Sequence[Standing] = ()
         self._statuses: dict[NodeId, NodeStatus] = {}
         self._away: dict[NodeId, bool] = {}  # As the history has it, by what was noted from here.
+
+    @property
+    def seen(self) -> Sequence[Standing]:
+        """The fleet at the last look; nothing while it cannot be heard."""
+        return () if self._deaf else self._seen
 
     @property
     def every(self) -> timedelta:
@@ -203,6 +209,7 @@ class Listener:
             log.info("liveness_began")
         self._deaf = False
         standings = fleet.standings(self._thresholds)
+        self._seen = standings
         self._say_changes(standings)
         self._observe(standings)
         await self._note_outages(standings)

@@ -17,7 +17,7 @@ from remuda.fleet.model import Candidate, Identification, Invite, Node
 
 
 @dataclass(frozen=True, slots=True)
-class Caller:
+class CallerIdentity:
     """Who calls `/api/node/{id}`. `shared`: with the token that all workers share, where that is enough."""
 
     source: str = ""
@@ -72,14 +72,14 @@ def same_claimant(candidate: Candidate, former: Candidate) -> bool:
     )
 
 
-def may_speak(caller: Caller, node: Node) -> bool:
+def may_speak(caller: CallerIdentity, node: Node) -> bool:
     """Whether a call that names the node is the node's own."""
     if node.identified_by is Identification.ADDRESS:
         return caller.shared and from_its_address(caller.source, node)
     return _same(caller.bearer_hash, node.secret_hash)
 
 
-def proven(node: Node, caller: Caller) -> Node:
+def proven(node: Node, caller: CallerIdentity) -> Node:
     """The node, for a call that is its own; Unauthorized for any other."""
     if not may_speak(caller, node):
         raise Unauthorized(f"this call is not authenticated as the node {node.name}")

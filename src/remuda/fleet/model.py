@@ -164,6 +164,7 @@ class Node:
     left: bool = False  # Of a departed node: it left the fleet, and is not waited for.
     contested_from: str = ""  # Who was refused under this name while the node lived; empty: none.
     ended: str = ""  # Why its worker does not run, as the `remuda up` says that starts it; else empty.
+    files_budget_override: str | None = None  # An admin's, for model files; None: its worker's own counts.
 
     @property
     def last_heard(self) -> datetime:
@@ -293,27 +294,48 @@ _UNITS = {"b": 1} | {
 
 def vram_ceiling(budget: str, total: int) -> int | None:
     """The most bytes of `total` that may be used; None for no cap. Raises Invalid for other text."""
+    return _ceiling("VRAM budget", budget, total)
+
+
+def model_files_ceiling(budget: str, total_disk: int) -> int | None:
+    """The most bytes that model files fetched to a node may take; None for no cap. A share of a disk whose
+    size is not known is no cap. Raises Invalid for other text."""
+    ceiling = _ceiling("budget for model files", budget, total_disk or _UNKNOWN_DISK)
+    return None if ceiling is not None and not total_disk and _is_share(budget) else ceiling
+
+
+_UNKNOWN_DISK = 1 << 62
+
+
+def _is_share(budget: str) -> bool:
+    found = _AMOUNT.match(budget)
+    return (
+        found is not None and found["unit"] in ("", "%") and ("." in found["number"] or found["unit"] == "%")
+    )
+
+
+def _ceiling(what: str, budget: str, total: int) -> int | None:
     if not budget.strip():
         return None
     found = _AMOUNT.match(budget)
     if found is None:
-        raise Invalid(f"VRAM budget {budget!r} is not valid", hint=f"use {BUDGET_ACCEPTED}")
+        raise Invalid(f"{what} {budget!r} is not valid", hint=f"use {BUDGET_ACCEPTED}")
     number, unit = float(found["number"]), found["unit"].lower()
     if unit == "%":
-        return _share(budget, number / 100, total)
+        return _share(what, budget, number / 100, total)
     if unit == "" and (number < 1 or "." in found["number"]):
-        return _share(budget, number, total)
+        return _share(what, budget, number, total)
     if unit == "" and number == 1:
         return total
     amount = number * _UNITS.get(unit, 1)
     if amount < 1 or not math.isfinite(amount) or amount >= 2**63:
-        raise Invalid(f"VRAM budget {budget!r} is out of range", hint=f"use {BUDGET_ACCEPTED}")
+        raise Invalid(f"{what} {budget!r} is out of range", hint=f"use {BUDGET_ACCEPTED}")
     return min(int(amount), total)
 
 
-def _share(budget: str, fraction: float, total: int) -> int:
+def _share(what: str, budget: str, fraction: float, total: int) -> int:
     if not 0 < fraction <= 1:
-        raise Invalid(f"VRAM budget {budget!r} is not between 0 and all of it", hint=f"use {BUDGET_ACCEPTED}")
+        raise Invalid(f"{what} {budget!r} is not between 0 and all of it", hint=f"use {BUDGET_ACCEPTED}")
     return int(total * fraction)
 
 

@@ -1,7 +1,7 @@
 """Nodes with their stored reports: read back with the number they were stored under,
 and parsed once, not at every look."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import structlog
 
@@ -70,8 +70,12 @@ class ObservedNodes:
             node = standing.node
             reports = bool(node.version) or node.report is not None
             views[node.id] = ObservedNode(standing, reports, self._report(node), listed.get(node.id))
-        self._read = {node: read for node, read in self._read.items() if node in views}
+        self._read = {node: read for node, read in list(self._read.items()) if node in views}
         return views
+
+    def reports(self, standings: Sequence[Standing]) -> Mapping[NodeId, Report | None]:
+        """Of all nodes, those of their workers' present lives."""
+        return {node: view.report for node, view in self.of(standings, ()).items()}
 
     def _report(self, node: Node) -> Report | None:
         stored = node.report

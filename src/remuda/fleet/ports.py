@@ -137,3 +137,9 @@ class StopSender(Protocol):
     async def stop(self, node_id: NodeId) -> None:
         """Ask the worker to shut down in an orderly way; it is not confirmed."""
         ...
+
+
+class ReportSignal(Protocol):
+    def notify(self) -> None:
+        """A node has reported something new about itself: who goes by reports looks again. Never waits."""
+        ...

@@ -18,7 +18,7 @@ from remuda.fleet import admission
 from remuda.fleet.admission import AdmissionPolicy, Beat
 from remuda.fleet.health import Fleet, Standing, Thresholds
 from remuda.fleet.heartbeats import HeartbeatIntake
-from remuda.fleet.identity import Caller, DerivedTokens, NodeTokens, proven
+from remuda.fleet.identity import CallerIdentity, DerivedTokens, NodeTokens, proven
 from remuda.fleet.model import Candidate, HistoryEntry, Identification, Node, StoredBusTrouble
 from remuda.fleet.node_views import current_report
 from remuda.fleet.ports import BusCredentials, CredentialIssuer, FleetStore, KnownName, Note, StopSender
@@ -27,7 +27,7 @@ from remuda.fleet.registration import Admit, Decision, Desk, Hold, Refuse, Super
 LookUp = Callable[[NodeId], Awaitable[Node]]
 """The node of this id; NotFound."""
 
-Heard = Callable[[NodeId, Caller], bool]
+Heard = Callable[[NodeId, CallerIdentity], bool]
 """Whether a heartbeat of that caller was lately taken as that node's."""
 
 
@@ -40,12 +40,12 @@ class Callers:
         self._heard = heard
         self._lookups = anyio.CapacityLimiter(limits.CALLERS_LOOKED_UP_MAX)
 
-    async def prove(self, node_id: NodeId, caller: Caller) -> None:
+    async def prove(self, node_id: NodeId, caller: CallerIdentity) -> None:
         """Raises as `identify` does. A write decides again on what is stored by then."""
         if not self._heard(node_id, caller):
             await self._identify_stranger(node_id, caller)
 
-    async def identify(self, node_id: NodeId, caller: Caller) -> None:
+    async def identify(self, node_id: NodeId, caller: CallerIdentity) -> None:
         """NotFound for an unknown node, Unauthorized where the caller is not that node, Unavailable where too
         many others who were not heard before are still being looked up."""
         if self._heard(node_id, caller):
@@ -53,7 +53,7 @@ class Callers:
         else:
             await self._identify_stranger(node_id, caller)
 
-    async def _identify_stranger(self, node_id: NodeId, caller: Caller) -> None:
+    async def _identify_stranger(self, node_id: NodeId, caller: CallerIdentity) -> None:
         if self._lookups.statistics().tasks_waiting >= limits.CALLERS_WAITING_MAX:
             raise Unavailable("too many unidentified callers are being looked up", hint="send it again")
         async with self._lookups:
@@ -121,7 +121,7 @@ class Registry:
         async with self._removal_told(beat.node_id):
             await self._intake.take(beat)
 
-    async def cut_off(self, node_id: NodeId, caller: Caller, trouble: StoredBusTrouble) -> None:
+    async def cut_off(self, node_id: NodeId, caller: CallerIdentity, trouble: StoredBusTrouble) -> None:
         """The worker says that commands cannot reach it."""
         async with self._removal_told(node_id):
             await self._callers.prove(node_id, caller)
@@ -176,7 +176,7 @@ class Registry:
             Note("resumed", actor=actor),
         )
 
-    async def leave(self, node_id: NodeId, caller: Caller, boot_id: BootId | None = None) -> None:
+    async def leave(self, node_id: NodeId, caller: CallerIdentity, boot_id: BootId | None = None) -> None:
         """The worker's own drain: it goes on until its next registration."""
         async with self._removal_told(node_id):
             await self._callers.prove(node_id, caller)
@@ -184,7 +184,7 @@ class Registry:
                 node_id, lambda node: admission.leave(proven(node, caller), boot_id), Note("leaving")
             )
 
-    async def stay(self, node_id: NodeId, caller: Caller) -> None:
+    async def stay(self, node_id: NodeId, caller: CallerIdentity) -> None:
         """The worker takes its own drain back; an admin's drain is not its to lift."""
         await self._callers.prove(node_id, caller)
         await self._store.amend(
@@ -192,7 +192,12 @@ class Registry:
         )
 
     async def depart(
-        self, node_id: NodeId, caller: Caller, boot_id: BootId | None = None, *, for_good: bool = False
+        self,
+        node_id: NodeId,
+        caller: CallerIdentity,
+        boot_id: BootId | None = None,
+        *,
+        for_good: bool = False,
     ) -> None:
         async with self._removal_told(node_id):
             await self._callers.prove(node_id, caller)
@@ -221,7 +226,7 @@ class Registry:
         nodes = (await self._store.fleet()).nodes
         return [node for node in nodes if node.secret_hash and node.secret_hash in own]
 
-    async def identify(self, node_id: NodeId, caller: Caller) -> None:
+    async def identify(self, node_id: NodeId, caller: CallerIdentity) -> None:
         """NotFound for an unknown node, Unauthorized where the caller is not that node."""
         await self._callers.identify(node_id, caller)
 
@@ -289,6 +294,13 @@ class Registry:
             Note("vram_budget_set", "reset" if budget is None else budget, actor),
         )
 
+    async def set_files_budget(self, node_id: NodeId, budget: str | None, actor: str) -> Node:
+        return await self._store.amend(
+            node_id,
+            lambda node: admission.with_files_budget_override(node, budget),
+            Note("model_files_budget_set", "reset" if budget is None else budget, actor),
+        )
+
     async def set_max_replicas(self, node_id: NodeId, count: int | None, actor: str) -> Node:
         return await self._store.amend(
             node_id,
@@ -331,7 +343,7 @@ class Registry:
         return replace(decision, revoke=self._keys_of(decision.former.id))
 
     async def _shut_out(self, former: Node) -> None:
-        """The node is no more: its worker is told, and its bus user is revoked."""
+        """The node is no more: its worker is stopped, and its bus user is revoked."""
         await self._send_stop(former.id)
         await self._issuer.revoke(await self._store.revoked())
         log.info("node_superseded", node=former.name, id=former.id)

@@ -103,14 +103,15 @@ def why_no_replicas(standing: Standing) -> str:
     """Why it takes no new replicas now, with what would change that; empty when it does."""
     if standing.node.node_type is not NodeType.BACKEND:
         return "it is an agent node, which runs no backends; a worker on that machine would: remuda join"
-    return "" if _may_work(standing.node) and is_up(standing) else standing.reasons[0]
+    return "" if may_take_work(standing.node) and is_up(standing) else standing.reasons[0]
 
 
 def takes_requests(standing: Standing) -> bool:
     """Whether the replicas it has are used, though it may have missed a heartbeat."""
     reachable = standing.reachability in (Reachability.UP, Reachability.SILENT)
-    return reachable and _may_work(standing.node)
+    return reachable and may_take_work(standing.node)
 
 
-def _may_work(node: Node) -> bool:
+def may_take_work(node: Node) -> bool:
+    """It was let in, is not drained, and its worker is not shutting down. It may be silent."""
     return node.approved and not node.drained and not node.leaving

@@ -10,7 +10,7 @@ from typing import Final
 import yaml
 from yaml import events
 
-from remuda.core.yaml_tree import List, Malformed, Map, Merger, Node, Text
+from remuda.core.yaml_tree import List, Malformed, Map, Merger, YamlNode, YamlText
 
 _WORD: Final = re.compile(r"[A-Za-z_][\w-]*")
 DEPTH_MAX: Final = 16
@@ -41,14 +41,14 @@ class _Writer:
         assert isinstance(text, str), "without a stream to write to it is returned"
         return text
 
-    def _node(self, node: Node, depth: int) -> Iterator[events.Event]:
+    def _node(self, node: YamlNode, depth: int) -> Iterator[events.Event]:
         if depth > DEPTH_MAX:
             raise Malformed(self._line, f"{self._name} is nested more than {DEPTH_MAX} deep")
         if node.tag:
             raise Malformed(node.line, f"{self._name} has the tag {node.tag}, which is not allowed")
         self._spend(1)
         match node:
-            case Text(value, plain=plain):
+            case YamlText(value, plain=plain):
                 yield self._scalar(value, plain=plain)
             case List(items=items):
                 yield events.SequenceStartEvent(None, None, implicit=True, flow_style=not items)
@@ -104,7 +104,7 @@ class EntryFields:
 
     def texts(self, name: str) -> tuple[str, ...]:
         node = self._nodes.get(name)
-        if node is None or (isinstance(node, Text) and node.null):
+        if node is None or (isinstance(node, YamlText) and node.null):
             return ()
         if not isinstance(node, List):
             raise Malformed(node.line, f"{name} must be a list")
@@ -117,10 +117,10 @@ class EntryFields:
             _check_word(text, name, self.at(name))
         return text
 
-    def node(self, name: str) -> Node | None:
+    def node(self, name: str) -> YamlNode | None:
         """None also for a field without a value."""
         node = self._nodes.get(name)
-        return None if isinstance(node, Text) and node.null else node
+        return None if isinstance(node, YamlText) and node.null else node
 
     def maps(self, name: str) -> "tuple[EntryFields, ...]":
         """Of a list of maps."""
@@ -132,7 +132,7 @@ class EntryFields:
         _check_size(len(node.items), name, node.line)
         return tuple(self._fields(item, name) for item in node.items)
 
-    def _fields(self, item: Node, name: str) -> "EntryFields":
+    def _fields(self, item: YamlNode, name: str) -> "EntryFields":
         if not isinstance(item, Map):
             raise Malformed(item.line, f"{name} must be a list of maps")
         return EntryFields(item, self._merger)
@@ -151,7 +151,7 @@ class EntryFields:
 
     def capabilities(self) -> tuple[tuple[str, str], ...]:
         node = self._nodes.get("capabilities")
-        if node is None or (isinstance(node, Text) and node.null):
+        if node is None or (isinstance(node, YamlText) and node.null):
             return ()
         if not isinstance(node, Map):
             raise Malformed(node.line, "capabilities must map a capability to a backend")
@@ -166,7 +166,7 @@ class EntryFields:
     def document(self, name: str) -> str:
         """A map that is not ours to read, as YAML."""
         node = self._nodes.get(name)
-        if node is None or (isinstance(node, Text) and node.null):
+        if node is None or (isinstance(node, YamlText) and node.null):
             return ""
         if not isinstance(node, Map):
             raise Malformed(node.line, f"{name} must be a map")
@@ -185,8 +185,8 @@ class EntryFields:
         return self._line if node is None else node.line
 
 
-def _plain(node: Node, name: str) -> str:
-    if not isinstance(node, Text):
+def _plain(node: YamlNode, name: str) -> str:
+    if not isinstance(node, YamlText):
         raise Malformed(node.line, f"{name} must be text")
     if node.tag:
         raise Malformed(node.line, f"{name} has the tag {node.tag}, which is not allowed")

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Final, Protocol, TypeVar
 
 from remuda.core.errors import Invalid
-from remuda.core.yaml_tree import List, Malformed, Map, Merger, Node, Text, YamlLimits, parse
+from remuda.core.yaml_tree import List, Malformed, Map, Merger, YamlLimits, YamlNode, YamlText, parse
 from remuda.gallery.entry_fields import EntryFields
 from remuda.gallery.model import Complaint, GalleryEntry, GalleryIndex
 
@@ -58,11 +58,16 @@ def read_entries(content: bytes, entry_of: Callable[[Map, Merger], E]) -> Galler
     return GalleryIndex(tuple(entries.values()), tuple(complaints))
 
 
-def _called(node: Node, number: int) -> str:
+def _called(node: YamlNode, number: int) -> str:
     """The entry's name where it can be made out, however bad the rest."""
     if isinstance(node, Map):
         for key, value in node.pairs:
-            if isinstance(key, Text) and key.value == "name" and isinstance(value, Text) and value.value:
+            if (
+                isinstance(key, YamlText)
+                and key.value == "name"
+                and isinstance(value, YamlText)
+                and value.value
+            ):
                 return value.value[:80]
     return f"entry {number}"
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from remuda.core.errors import Invalid
-from remuda.core.yaml_tree import Malformed, Map, Merger, Node, Text, YamlLimits, parse
+from remuda.core.yaml_tree import Malformed, Map, Merger, YamlLimits, YamlNode, YamlText, parse
 from remuda.gallery.entry_fields import EntryFields, document_of
 from remuda.gallery.model_entries import GalleryFile, ModelEntry, files_of
 
@@ -67,9 +67,9 @@ def compose(entry: ModelEntry, base: BaseConfig = NO_BASE, name: str = "") -> Co
     merged = _merged(
         _map(base.config or entry.config_file, "config_file"), _map(entry.overrides, "overrides")
     )
-    merged = _with(merged, "name", Text(name or entry.name, 0))
+    merged = _with(merged, "name", YamlText(name or entry.name, 0))
     if entry.backend and _get(merged, "backend") is None:
-        merged = _with(merged, "backend", Text(entry.backend, 0))
+        merged = _with(merged, "backend", YamlText(entry.backend, 0))
     template = _get(merged, _TEMPLATE)
     if isinstance(template, Map):
         merged = _with(merged, _TEMPLATE, _filled(template, dict(base.templates)))
@@ -104,44 +104,44 @@ def _flat(node: Map, merger: Merger, depth: int = 0) -> Map:
         raise Malformed(node.line, f"it is nested more than {LIMITS.depth} deep")
     pairs = merger.flatten(node).items()
     made = [
-        (Text(key, node.line), _flat(value, merger, depth + 1) if isinstance(value, Map) else value)
+        (YamlText(key, node.line), _flat(value, merger, depth + 1) if isinstance(value, Map) else value)
         for key, value in pairs
     ]
-    return Map(node.line, pairs=list[tuple[Node, Node]](made))
+    return Map(node.line, pairs=list[tuple[YamlNode, YamlNode]](made))
 
 
 def _merged(base: Map, over: Map) -> Map:
     """Both are flat."""
     made = base
     for key, value in over.pairs:
-        assert isinstance(key, Text), "a flat map has words for keys"
+        assert isinstance(key, YamlText), "a flat map has words for keys"
         there = _get(made, key.value)
         both = isinstance(there, Map) and isinstance(value, Map)
         made = _with(made, key.value, _merged(there, value) if both else value)  # type: ignore[arg-type]
     return made
 
 
-def _get(node: Map, name: str) -> Node | None:
-    return next((value for key, value in node.pairs if isinstance(key, Text) and key.value == name), None)
+def _get(node: Map, name: str) -> YamlNode | None:
+    return next((value for key, value in node.pairs if isinstance(key, YamlText) and key.value == name), None)
 
 
-def _with(node: Map, name: str, value: Node) -> Map:
+def _with(node: Map, name: str, value: YamlNode) -> Map:
     pairs = list(node.pairs)
     for place, (key, _) in enumerate(pairs):
-        if isinstance(key, Text) and key.value == name:
+        if isinstance(key, YamlText) and key.value == name:
             pairs[place] = (key, value)
             return Map(node.line, pairs=pairs)
-    pairs.append((Text(name, node.line), value))
+    pairs.append((YamlText(name, node.line), value))
     return Map(node.line, pairs=pairs)
 
 
 def _filled(template: Map, contents: Mapping[str, str]) -> Map:
     """A template that names one of these is that one."""
-    pairs: list[tuple[Node, Node]] = [
+    pairs: list[tuple[YamlNode, YamlNode]] = [
         (
             key,
-            Text(contents[value.value], value.line)
-            if isinstance(value, Text) and value.value in contents
+            YamlText(contents[value.value], value.line)
+            if isinstance(value, YamlText) and value.value in contents
             else value,
         )
         for key, value in template.pairs

@@ -11,7 +11,7 @@ from starlette.types import ASGIApp
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from remuda.core.clock import Clock
-from remuda.core.errors import Internal, Invalid, NotFound, RemudaError, WrongMethod
+from remuda.core.errors import Internal, Invalid, NoSuchEndpoint, RemudaError, WrongMethod
 from remuda.core.field_errors import field_error
 from remuda.gateway import home, model_files, nodes, openapi, probes
 from remuda.gateway.admin import (
@@ -19,21 +19,26 @@ from remuda.gateway.admin import (
     model_edits,
     model_galleries,
     model_installs,
+    model_uploads,
     models,
+    node_disk,
     node_logs,
     operations,
     ops_api,
 )
 from remuda.gateway.admin import keys as admin_keys
 from remuda.gateway.admin import nodes as admin_nodes
+from remuda.gateway.admin import session as admin_session
+from remuda.gateway.events import routes as event_stream
 from remuda.gateway.guards import HostGuard, TokenRefused
 from remuda.gateway.home import no_such_endpoint
 from remuda.gateway.messages import answer, refusal
-from remuda.gateway.middleware import BodyLimit, HeadLikeGet, RequestObserver
+from remuda.gateway.middleware import OF_CONSOLE, BodyLimit, HeadLikeGet, RequestObserver
 from remuda.gateway.nodes import HeartbeatLane
 from remuda.gateway.openai.api import OpenAiRoutes
 from remuda.gateway.server import KnownPeer
 from remuda.gateway.services import Services
+from remuda.gateway.static_files import ConsolePage, ConsolePages, is_view
 from remuda.ops.targets import ConcreteBackend
 from remuda.wire.operations import ConcreteRefusal
 
@@ -47,8 +52,10 @@ _ROUTERS = (
     model_edits.routes,
     model_galleries.routes,
     model_installs.routes,
+    model_uploads.routes,
     models.routes,  # Before those for nodes, whose ids would take /api/nodes/models.
     admin_nodes.routes,
+    node_disk.routes,
     operations.routes,
     ops_api.event_routes,
     ops_api.routes,
@@ -58,6 +65,8 @@ _ROUTERS = (
     node_logs.sockets,
     backends.older_routes,
     admin_keys.routes,
+    admin_session.routes,
+    event_stream.routes,
     probes.routes,
     home.join_routes,
     openapi.routes,
@@ -73,7 +82,9 @@ def application(services: Services, clock: Clock) -> ASGIApp:
     general = HeadLikeGet(RequestObserver(guarded, services.metrics, clock))
     outer = ProxyHeadersMiddleware(general)  # type: ignore[arg-type]  # uvicorn has types of its own.
     known = KnownPeer(outer)  # type: ignore[arg-type]
-    return OpenAiRoutes(known, services, services.inference, clock)
+    files = services.console.files
+    page = RequestObserver(ConsolePage(files), services.metrics, clock)
+    return ConsolePages(OpenAiRoutes(known, services, services.inference, clock), page)
 
 
 def api_routes() -> list[APIRoute]:
@@ -122,17 +133,29 @@ async def _expected(request: Request, error: Exception) -> Response:
 async def _not_routed(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     path = request.scope["path"]
+    if error.status_code == 404 and (shown := _of_console(request)) is not None:
+        return shown
     if error.status_code != 405:
-        return refusal(NotFound(no_such_endpoint(path)), path)
+        return refusal(NoSuchEndpoint(no_such_endpoint(path)), path)
     allowed = ", ".join(_methods(path))
     words = f"{request.method} does not work on this path; use one of {allowed}"
     return refusal(WrongMethod(words), path, {"Allow": allowed})
 
 
+def _of_console(request: Request) -> Response | None:
+    """One of the console's files, or its page for an address that no route has."""
+    svc: Services = request.app.state.services
+    file = svc.console.files.answer(request.scope["path"].lstrip("/"), request.headers)
+    shown = svc.console.files.page(request.headers) if file is None and is_view(request) else file
+    if shown is not None:
+        request.scope[OF_CONSOLE] = True
+    return shown
+
+
 async def _no_such_socket(websocket: WebSocket) -> None:
     """Otherwise the server would hang up without a word."""
     path = websocket.scope["path"]
-    error = NotFound(f"{no_such_endpoint(path)}; the only WebSocket is {_SOCKETS}")
+    error = NoSuchEndpoint(f"{no_such_endpoint(path)}; the only WebSocket is {_SOCKETS}")
     await websocket.send_denial_response(refusal(error, path))
 
 

@@ -11,7 +11,7 @@ from starlette.types import Send
 
 from remuda.core.clock import Clock
 from remuda.core.errors import RemudaError
-from remuda.gateway.server import ClientConnection, Headers
+from remuda.gateway.server import ClientConnection, HeaderPairs
 from remuda.inference.failures import Fault, UpstreamFailed
 from remuda.inference.model import CallTally, RequestKind
 from remuda.router.dispatch import RoutingRecord
@@ -43,14 +43,14 @@ class ErrorBody(Protocol):
     def body(self) -> bytes: ...
 
     @property
-    def headers(self) -> Headers: ...
+    def headers(self) -> HeaderPairs: ...
 
 
 class ApiFormat(Protocol):
     """How an API writes what is no part of an answer: errors, and what frames a stream."""
 
     @property
-    def stream_headers(self) -> Headers: ...
+    def stream_headers(self) -> HeaderPairs: ...
 
     def is_stream(self, content_type: bytes) -> bool: ...
 
@@ -204,7 +204,7 @@ class ClientResponse:
         elif self._started:  # By comments, in a stream that is now to hold one thing.
             await self._put(self._format.last_event(b"".join(self._held), b""), more=False)
         else:
-            headers: Headers = ((b"content-type", self._content_type),)
+            headers: HeaderPairs = ((b"content-type", self._content_type),)
             if self.status == 429:  # By a replica that speaks HTTP: its words are passed on, not its headers.
                 headers = (*headers, _RETRY_AFTER)
             await self.answer(self.status, headers, b"".join(self._held))
@@ -224,7 +224,7 @@ class ClientResponse:
         else:
             await self._put(self._format.last_event(body.body, self._last), more=False)
 
-    async def answer(self, status: int, headers: Headers, body: bytes) -> None:
+    async def answer(self, status: int, headers: HeaderPairs, body: bytes) -> None:
         """A whole answer at once."""
         self.status = status
         if self._line is None or self._line.congested:
@@ -250,7 +250,7 @@ class ClientResponse:
     async def _pass_on(self) -> None:
         """From here on it is this answer."""
         if not self._started:
-            plain: Headers = ((b"content-type", self._content_type),)
+            plain: HeaderPairs = ((b"content-type", self._content_type),)
             stream = self._format.is_stream(self._content_type)
             await self._start(self._format.stream_headers if stream else plain)
         elif self.expose_node and self.routing.route is not None:  # The head came too early to say it.
@@ -259,12 +259,12 @@ class ClientResponse:
         if self.tally.first_token_s is None:
             self.tally.first_token_s = self._clock.monotonic()
 
-    async def _start(self, headers: Headers) -> None:
+    async def _start(self, headers: HeaderPairs) -> None:
         self._started = True
         named = self._named(headers)
         await self._send({"type": "http.response.start", "status": self.status, "headers": named})
 
-    def _named(self, headers: Headers) -> Headers:
+    def _named(self, headers: HeaderPairs) -> HeaderPairs:
         """With those that say whose answer it is."""
         request_id = (b"x-request-id", self.request_id.encode())
         route = self.routing.route

@@ -18,6 +18,7 @@ from remuda.fleet import identity
 from remuda.fleet.identity import INVITE_PREFIX
 from remuda.gateway.messages import refusal
 from remuda.gateway.services import Access, Services, Svc
+from remuda.gateway.sessions import CONSOLE_HEADER, cookie_in, is_from_console
 from remuda.wire.nodes import SECRET_PREFIX, TOKEN_MISSING, TOKEN_WRONG, TokenError
 
 
@@ -41,7 +42,7 @@ class NodeCaller(SecurityBase):
         description="The registration token to register; afterwards the node's own secret, if it has one."
     )
 
-    async def __call__(self, request: Request, svc: Svc) -> identity.Caller:
+    async def __call__(self, request: Request, svc: Svc) -> identity.CallerIdentity:
         expected, header = svc.access.registration_token, request.headers.get("authorization", "")
         # Back to the bytes that were sent: a header is Latin-1 only by convention.
         bearer = header.removeprefix("Bearer ").encode("latin-1") if header.startswith("Bearer ") else b""
@@ -50,29 +51,37 @@ class NodeCaller(SecurityBase):
             raise TokenRefused(TOKEN_MISSING)
         if not shared and not bearer.startswith(_OWN_PREFIXES):
             raise TokenRefused(TOKEN_WRONG)
-        return identity.Caller(svc.access.source(request), identity.hash_of(bearer), shared)
+        return identity.CallerIdentity(svc.access.source(request), identity.hash_of(bearer), shared)
 
 
 _OWN_PREFIXES = (SECRET_PREFIX.encode(), INVITE_PREFIX.encode())
 
 
 class AdminKey(SecurityBase):
-    """The caller's name, for the history. On loopback everyone is the machine's own admin."""
+    """The caller's name, for the history. On loopback everyone is the machine's own admin. Where nothing is
+    changed, a key that may only read is enough, unless the answer holds a secret (`whole`)."""
 
     scheme_name = "adminKey"
-    model = HTTPBearer(description="An admin's API key. Not asked for where only loopback is served.")
+    model = HTTPBearer(
+        description="An admin's API key; for GET one of the scope read is enough. Not asked for where only "
+        "loopback is served."
+    )
+
+    def __init__(self, *, whole: bool = False) -> None:
+        self._whole = whole
 
     async def __call__(self, request: Request, svc: Svc) -> str:
-        return admin_name(request, svc)
+        return admin_name(request, svc, reads=not self._whole and request.method in _SAFE)
 
 
-def admin_name(caller: HTTPConnection, svc: Services) -> str:
-    """The name of the admin who calls, over HTTP or a WebSocket. Raises Unauthorized or Forbidden."""
-    key = svc.keyring.holder(_presented_key(caller))
-    if key is not None and key.scope is KeyScope.ADMIN:
+def admin_name(caller: HTTPConnection, svc: Services, *, reads: bool = True) -> str:
+    """The name of the admin who calls, over HTTP or a WebSocket; if it only `reads`, also of one who may do
+    no more. Raises Unauthorized or Forbidden."""
+    key = key_of(caller, svc)
+    if key is not None and (key.scope is KeyScope.ADMIN or (reads and key.scope is KeyScope.READ)):
         return key.name
     if not svc.access.keys_required:
-        return "local"
+        return LOCAL
     if key is not None:
         raise Forbidden(f"the key {key.name!r} has the scope {key.scope}", hint="use an admin key")
     raise Unauthorized(
@@ -83,9 +92,16 @@ def admin_name(caller: HTTPConnection, svc: Services) -> str:
 
 
 def is_admin(caller: HTTPConnection, svc: Services) -> bool:
-    """For routes that need no key, but show more to admins."""
-    key = svc.keyring.holder(_presented_key(caller))
-    return not svc.access.keys_required or (key is not None and key.scope is KeyScope.ADMIN)
+    """For routes that need no key, but show more to those who may see it."""
+    key = key_of(caller, svc)
+    return not svc.access.keys_required or (key is not None and key.scope is not KeyScope.INFERENCE)
+
+
+def is_own_user(caller: HTTPConnection, svc: Services) -> bool:
+    """Whether the caller is the user of this machine who runs the frontend: it has the key that only this
+    user can read, or the frontend serves this machine alone."""
+    own = svc.keyring.local_secret
+    return not svc.access.keys_required or same_secret(_presented_key(caller).encode(), own)
 
 
 class AnyKey(SecurityBase):
@@ -99,7 +115,7 @@ class AnyKey(SecurityBase):
     async def __call__(self, request: Request, svc: Svc) -> ApiKey | None:
         if not svc.access.keys_required:
             return None
-        key = svc.keyring.holder(_presented_key(request))
+        key = key_of(request, svc)
         if key is None:
             raise Unauthorized(
                 "missing or invalid API key",
@@ -110,10 +126,39 @@ class AnyKey(SecurityBase):
 
 node_caller = NodeCaller()
 require_admin = AdminKey()
+require_whole_admin = AdminKey(whole=True)
 require_key = AnyKey()
 Admin = Annotated[str, Depends(require_admin)]
-ByNode = Annotated[identity.Caller, Depends(node_caller)]
+ByNode = Annotated[identity.CallerIdentity, Depends(node_caller)]
 Caller = Annotated[ApiKey | None, Depends(require_key)]
+
+
+def key_of(caller: HTTPConnection, svc: Services) -> ApiKey | None:
+    """The key that came with a request, or that its session stands for. Forbidden where a session is to
+    change something, and the request does not show that it comes from the console."""
+    presented = _presented_key(caller)
+    if presented:
+        return svc.keyring.holder(presented)
+    session = svc.console.sessions.of(cookie_in(caller.headers.get("cookie", "")))
+    if session is None:
+        return None
+    if caller.scope["type"] == "http" and caller.scope["method"] not in _SAFE:
+        require_console(caller)
+    return session.key
+
+
+def require_console(caller: HTTPConnection) -> None:
+    """Forbidden for a request that another web page may have made a browser send."""
+    if not is_from_console(caller.headers, origin_problem):
+        raise Forbidden(
+            "this request does not show that it comes from the console",
+            hint=f"send the header {CONSOLE_HEADER.title()}: 1, or an API key instead of a cookie",
+        )
+
+
+_SAFE = frozenset({"GET", "HEAD"})
+LOCAL = "local"
+"""The name of the admin where there are no keys."""
 
 
 def _presented_key(request: HTTPConnection) -> str:

@@ -4,15 +4,16 @@ and what a machine with nothing but Python needs to join: a script, and this ver
 
 import hashlib
 from html import escape
-from typing import Final
+from typing import Annotated, Final
 
 import anyio.to_thread
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import APIRouter, Depends, Query, Request, Response
 
-from remuda.core.errors import NotFound
-from remuda.gateway.guards import require_admin
+from remuda.core.errors import Conflict, NotFound
+from remuda.gateway.guards import require_whole_admin
 from remuda.gateway.messages import answer, gives, gives_raw
 from remuda.gateway.services import Svc
+from remuda.gateway.static_files import shows_page
 from remuda.wire.admin import JoinLines
 
 _HTML: Final = "text/html"
@@ -55,7 +56,7 @@ pre {{ overflow-x: auto; padding: .8em; background: color-mix(in srgb, currentCo
 </style>
 <h1>Remuda {version}</h1>
 <p>This is a frontend of Remuda, which makes one OpenAI-compatible endpoint of several machines.
-There is no web console yet.</p>
+Its web console is here, for browsers.</p>
 <h2>Programs</h2>
 <p>Use <code>{base}/v1</code> as the base URL of any OpenAI client{key}.</p>
 <pre>curl {base}/v1/models{header}</pre>
@@ -74,7 +75,9 @@ routes = APIRouter(tags=["about"])
 
 @routes.get("/", response_class=Response, responses=gives_raw(_HTML))
 async def home(request: Request, svc: Svc) -> Response:
-    """What this is, and where to go from here."""
+    """The web console, for browsers; for others what this is, and where to go from here."""
+    if shows_page(request.headers):
+        return svc.console.files.page(request.headers)
     keys = svc.access.keys_required
     page = _PAGE.format(
         version=escape(svc.version),
@@ -100,11 +103,19 @@ join_routes = APIRouter(tags=["join"])
 
 
 @join_routes.get(
-    "/api/join-line", responses=gives(JoinLines, 401, 409), dependencies=[Depends(require_admin)]
+    "/api/join-line", responses=gives(JoinLines, 401, 409), dependencies=[Depends(require_whole_admin)]
 )
-async def join_line(svc: Svc) -> Response:
+async def join_line(
+    svc: Svc,
+    this_machine: Annotated[bool, Query(description="Also a line that works on this machine only.")] = False,
+) -> Response:
     """What to run on another machine so that it joins this frontend. 409: no other machine can reach it."""
-    return answer(svc.join_lines())
+    lines = svc.join_lines()
+    if lines.this_machine_only and not this_machine:
+        raise Conflict(
+            "only this machine can reach this frontend", hint="start it with --lan to let other machines in"
+        )
+    return answer(lines)
 
 
 @join_routes.get("/join.py", response_class=Response, responses=gives_raw("text/x-python"))
@@ -114,6 +125,15 @@ async def join_script(request: Request, svc: Svc) -> Response:
     address = f"{request.url.scheme}://{request.url.netloc}/join/{name}"
     script = svc.join_script(address, hashlib.sha256(content).hexdigest())
     return Response(script, media_type="text/x-python")
+
+
+@routes.get("/assets/{path:path}", response_class=Response, responses=gives_raw("text/javascript", 404))
+async def asset(path: str, request: Request, svc: Svc) -> Response:
+    """What the console's page loads. Its name has a hash of its content: it may be kept for ever."""
+    found = svc.console.files.answer(f"assets/{path}", request.headers)
+    if found is None:
+        raise NotFound(f"there is no {path!r} among the console's files", hint="reload the page")
+    return found
 
 
 @join_routes.get("/join/{wheel_name}", response_class=Response, responses=gives_raw("application/zip", 404))

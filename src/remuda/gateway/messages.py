@@ -28,8 +28,8 @@ JSON = "application/json"
 SCHEMAS = "#/components/schemas/{model}"
 _NODE_PATHS = ("/api/node/", "/api/nodes", "/ws/nodes")  # The contract has a type of its own for them.
 B = TypeVar("B", bound=BaseModel)
-Described = dict[str, Any]  # A piece of the OpenAPI document, which is JSON: hence Any.
-Responses = dict[int | str, Described]  # By status.
+OpenApiPart = dict[str, Any]  # A piece of the OpenAPI document, which is JSON: hence Any.
+Responses = dict[int | str, OpenApiPart]  # By status.
 
 
 async def read(request: Request, model: type[B]) -> B:
@@ -102,9 +102,15 @@ ANSWERS: Final[dict[type[BaseModel], None]] = {}
 """Every message that some route is said to answer with, in the order of their declaration."""
 
 
-def takes(model: type[BaseModel], *, required: bool = True) -> Described:
+def takes(model: type[BaseModel], *, required: bool = True) -> OpenApiPart:
     """What OpenAPI says of a route that reads `model` itself."""
     return {"requestBody": {"required": required, "content": {JSON: {"schema": _reference(model)}}}}
+
+
+def takes_raw(media_type: str) -> OpenApiPart:
+    """The same for a route whose body is no message, but bytes."""
+    schema = {"type": "string", "format": "binary"}
+    return {"requestBody": {"required": True, "content": {media_type: {"schema": schema}}}}
 
 
 def gives(model: type[BaseModel], *errors: int, status: int = 200) -> Responses:
@@ -123,7 +129,7 @@ def refuses(*errors: int) -> Responses:
     return {code: one_of(NodeError) for code in sorted({*errors, 403, 413, 431})}
 
 
-def one_of(*models: type[BaseModel]) -> Described:
+def one_of(*models: type[BaseModel]) -> OpenApiPart:
     """An answer that is one of these messages. FastAPI is told no types: for each status of each route it
     would build a validator that is not used, which took a quarter of a frontend's start."""
     ANSWERS.update(dict.fromkeys(models))
@@ -131,7 +137,7 @@ def one_of(*models: type[BaseModel]) -> Described:
     return {"content": {JSON: {"schema": references[0] if len(models) == 1 else {"anyOf": references}}}}
 
 
-def _reference(model: type[BaseModel]) -> Described:
+def _reference(model: type[BaseModel]) -> OpenApiPart:
     return {"$ref": SCHEMAS.format(model=model.__name__)}
 
 

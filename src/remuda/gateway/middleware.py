@@ -11,8 +11,11 @@ from remuda.gateway.messages import refusal
 from remuda.gateway.metrics import Metrics
 
 log = structlog.get_logger()
-_QUIET = frozenset({"/api/node/{node_id}/heartbeat", "/healthz", "/readyz", "/metrics"})
+_QUIET = frozenset({"/api/node/{node_id}/heartbeat", "/healthz", "/readyz", "/metrics", "console"})
 HEAD_ONLY = "remuda.head_only"
+OF_CONSOLE = "remuda.of_console"  # In the scope of a request for a file of the web console.
+CONSOLE_ROUTE = "console"  # In place of the address of a view, or the name of a file.
+_OWN_BOUNDS = ("PATCH", "/api/model-uploads/")  # Whose route reads its body piece by piece, to the disk.
 _TOO_LARGE = f"the request body is larger than {limits.BODY_BYTES_MAX} bytes"
 
 
@@ -58,6 +61,8 @@ class RequestObserver:
     def _record(self, scope: Scope, status: int, seconds: float) -> None:
         # Templates and known methods only: what a stranger typed must not become a label's value.
         method, path, route = "ANY", "unknown", scope.get("route")
+        if OF_CONSOLE in scope:
+            method, path = "GET", CONSOLE_ROUTE
         if isinstance(route, APIRoute):
             path = route.path_format
             method = scope["method"] if scope["method"] in (route.methods or ()) else method
@@ -80,6 +85,9 @@ class BodyLimit:
         if len(scope["query_string"]) > limits.QUERY_BYTES_MAX:
             error = HeadTooLarge(f"the query is longer than {limits.QUERY_BYTES_MAX} bytes")
             await refusal(error, scope["path"])(scope, receive, send)
+            return
+        if scope["method"] == _OWN_BOUNDS[0] and scope["path"].startswith(_OWN_BOUNDS[1]):
+            await self._app(scope, receive, send)
             return
         # The server has seen to it that this is a number.
         announced = next((int(value) for name, value in scope["headers"] if name == b"content-length"), 0)

@@ -1,21 +1,33 @@
 """Models and replicas in the words of the API."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Final
 
+from anyio.to_thread import run_sync
+
 from remuda.core import limits
-from remuda.core.ids import ReplicaKey
+from remuda.core.ids import NodeId, ReplicaKey
 from remuda.fleet.health import Reachability, Standing
-from remuda.fleet.node_views import current_report
 from remuda.gateway.services import Services, Serving
 from remuda.models.config import ArtifactSource
 from remuda.models.memory import known_context
 from remuda.router.loading import LoadStatus
 from remuda.scheduler.catalogue import Catalogued
-from remuda.scheduler.model import Replica, ReplicaState, StoredModel, why_stopped
+from remuda.scheduler.model import (
+    ModelFit,
+    NodeFit,
+    Placed,
+    Replica,
+    ReplicaState,
+    StoredModel,
+    Unplaceable,
+    why_stopped,
+)
 from remuda.scheduler.model_edits import TakenOver
-from remuda.scheduler.service import AddedModel, ModelProblem
+from remuda.scheduler.service import AddedModel, ModelProblem, Models
+from remuda.wire.broadcasts import StagingStatus
 from remuda.wire.codec import GO_ZERO_TIME
 from remuda.wire.nodes import ModelRow, NodeView, Report
 from remuda.wire.serving import (
@@ -25,9 +37,11 @@ from remuda.wire.serving import (
     ModelAdded,
     ModelDetails,
     ModelFileView,
+    ModelFits,
     ModelItem,
     ModelStatus,
     ModelText,
+    NodeFitView,
     ReplicaView,
 )
 
@@ -111,19 +125,19 @@ async def model_rows(svc: Services) -> list[ModelRow]:
     """Every replica there is. Those of an earlier boot of their worker are about to be forgotten."""
     standings = await svc.registry.standings()
     boots = {one.node.id: one.node.boot_id for one in standings}
-    rows = await replicas(svc, standings)
+    rows = await current_replicas(svc.serving, standings)
     there = (row for row in rows if row.node not in boots or _of_this_boot(row, boots[row.node]))
     return [_model_row(row, svc.serving) for row in there]
 
 
-async def replicas(svc: Services, standings: Iterable[Standing]) -> list[Replica]:
+async def current_replicas(serving: Serving, standings: Sequence[Standing]) -> list[Replica]:
+    """`standings` are those of all nodes."""
+    return await replicas(serving.models, await run_sync(serving.node_views.reports, standings))
+
+
+async def replicas(models: Models, reports: Mapping[NodeId, Report | None]) -> list[Replica]:
     """Without those that their workers report to have stopped: they are about to be forgotten."""
-    reports = {
-        one.node.id: current_report(one.node)
-        for one in standings
-        if one.node.report is not None and '"stopped"' in one.node.report.body  # Seldom: few are parsed.
-    }
-    return [row for row in await svc.serving.models.replicas() if not why_stopped(row, reports.get(row.node))]
+    return [row for row in await models.replicas() if not why_stopped(row, reports.get(row.node))]
 
 
 def counted(view: NodeView, replicas: Iterable[Replica], in_flight: Callable[[ReplicaKey], int]) -> NodeView:
@@ -159,8 +173,21 @@ def _model_row(row: Replica, serving: Serving) -> ModelRow:
     )
 
 
+def nodes_by_file(serving: Serving, standings: Sequence[Standing]) -> Mapping[str, Sequence[str]]:
+    """From files of models to the names of the nodes that have them."""
+    reports, where = serving.node_views.reports(standings), defaultdict[str, list[str]](list)
+    for standing in standings:
+        report = reports[standing.node.id]
+        for file in report.model_files if report is not None else ():
+            where[file.path].append(standing.node.name)
+    return where
+
+
 def model_item(
-    model: Catalogued, replicas: Sequence[ReplicaView], standings: Iterable[Standing], problem: ModelProblem
+    model: Catalogued,
+    replicas: Sequence[ReplicaView],
+    with_files: Mapping[str, Sequence[str]],
+    problem: ModelProblem,
 ) -> ModelItem:
     """`problem`: why it could not be loaded, which matters as long as it is not."""
     config, need = model.config, model.need()
@@ -178,13 +205,77 @@ def model_item(
         memory_bytes=need.memory_bytes,
         estimated=bool(need.memory_bytes),
         context_size=known_context(config, model.weights.header),
-        nodes_with_files=tuple(one.node.name for one in standings if _has(one, config.file)),
+        nodes_with_files=tuple(with_files.get(config.file, ())),
         on_frontend=model.here or model.stored.kept_by is not None,
         replicas=own,
         problem="" if own else problem.text,
         problem_details=() if own else problem.details,
         failed_at=None if own else problem.failed_at,
+        source="" if model.stored.manifest is None else model.stored.manifest.source,
+        quantisation="" if model.weights.facts is None else model.weights.facts.precision,
     )
+
+
+def _installed_from(stored: StoredModel) -> dict[str, object]:
+    """Where its bytes came from, of a model that was installed."""
+    manifest = stored.manifest
+    if manifest is None:
+        return {}
+    files = tuple(ModelFileView(path=one.path, sha256=one.sha256) for one in manifest.files)
+    return {
+        "source": manifest.source,
+        "source_revision": manifest.revision,
+        "choice": manifest.choice,
+        "notes": manifest.notes,
+        "installed_files": files,
+    }
+
+
+def model_fits(found: ModelFit, size_unknown: str = "") -> ModelFits:
+    """`size_unknown`: why it is not known how large the model is. What nodes lack for it is known all the
+    same, but not that one of them could take it."""
+    need = found.need
+    nodes = [_node_fit(one, need.model) for one in found.nodes]
+    if size_unknown:
+        open_ = {"fits": False, "outcome": "unknown", "reason": f"size not known yet: {size_unknown}"}
+        nodes = [one.model_copy(update=open_) if one.fits else one for one in nodes]
+    return ModelFits(
+        model=need.model,
+        size_bytes=need.weights_bytes,
+        memory_bytes=need.memory_bytes,
+        size_unknown=size_unknown,
+        nodes=tuple(nodes),
+    )
+
+
+def _outcome(one: NodeFit, model: str) -> str:
+    offer = one.offer
+    if isinstance(one.placed, Placed):
+        return "fits"
+    if offer.unfit:
+        return "unusable"
+    held = sum(resident.key.model == model for resident in offer.residents)
+    return "loaded" if held and held >= offer.slots else "refused"
+
+
+def _node_fit(one: NodeFit, model: str) -> NodeFitView:
+    offer, placed = one.offer, one.placed
+    view = NodeFitView(
+        node_id=offer.node,
+        node=offer.name,
+        fits=isinstance(placed, Placed),
+        outcome=_outcome(one, model),
+        reason=one.why_not,
+        vram_total=offer.vram_total,
+        vram_free=max(offer.vram_free, 0),
+        ram_total=offer.ram_total,
+        ram_free=max(offer.ram_free, 0),
+        disk_free=max(offer.disk_free, 0) if offer.disk_known else None,
+    )
+    if isinstance(placed, Unplaceable):
+        return view.model_copy(update={"waiting_helps": placed.waiting_helps})
+    unloads = tuple(str(key) for key in placed.evict)
+    return view.model_copy(update={"in_vram": placed.in_vram, "unloads": unloads, "copies": placed.copied})
 
 
 def model_details(model: Catalogued) -> ModelDetails:
@@ -196,11 +287,14 @@ def model_details(model: Catalogued) -> ModelDetails:
         ModelFileView(path=one.target or one.name, source=_repository(one.source)) for one in config.artifacts
     )
     vision = bool(config.mmproj) or "vision" in config.known_usecases
-    told = ModelDetails(vision=vision, downloads=downloads, artifacts=artifacts, unknown_keys=config.unknown)
+    details = ModelDetails(
+        vision=vision, downloads=downloads, artifacts=artifacts, unknown_keys=config.unknown
+    )
+    details = details.model_copy(update=_installed_from(model.stored))
     if facts is None:
-        return told
+        return details
     layout = facts.layout
-    return told.model_copy(
+    return details.model_copy(
         update={
             "format": facts.format,
             "architecture": layout.architecture,
@@ -277,8 +371,15 @@ def loading_view(status: LoadStatus) -> LoadingView:
     )
 
 
-def _has(standing: Standing, file: str) -> bool:
-    report = standing.node.report
-    if report is None or not file:
-        return False
-    return any(one.path == file for one in Report.model_validate_json(report.body).model_files)
+def loading_elsewhere(told: StagingStatus) -> LoadingView:
+    """Of a load that only another frontend on the bus knows, which has a store of its own."""
+    return LoadingView(
+        model=told.model_id,
+        state="staging",
+        node=told.node_name,
+        progress=told.progress,
+        bytes_sent=told.bytes_sent,
+        total_bytes=told.total_bytes,
+        file_index=told.file_index,
+        total_files=told.total_files,
+    )

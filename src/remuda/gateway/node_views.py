@@ -12,7 +12,7 @@ from remuda.core.errors import Invalid
 from remuda.core.ids import BootId, MachineId, NodeId
 from remuda.fleet.admission import Beat
 from remuda.fleet.health import Standing
-from remuda.fleet.identity import Caller, hash_of
+from remuda.fleet.identity import CallerIdentity, hash_of
 from remuda.fleet.model import (
     BusTroubleKind,
     Candidate,
@@ -90,7 +90,7 @@ def candidate(
     )
 
 
-def beat(node_id: NodeId, caller: Caller, message: Heartbeat) -> Beat:
+def beat(node_id: NodeId, caller: CallerIdentity, message: Heartbeat) -> Beat:
     """The heartbeat in our words; Invalid when there is something in it that cannot be kept."""
     if problem := text_problem("gpu_vendor", message.gpu_vendor):
         raise Invalid(problem)

@@ -22,7 +22,7 @@ from remuda.core import limits
 from remuda.core.errors import Invalid, Unauthorized
 from remuda.core.ids import BootId, NodeId
 from remuda.core.reach import host_and_port
-from remuda.fleet.identity import Caller
+from remuda.fleet.identity import CallerIdentity
 from remuda.fleet.model import Invite
 from remuda.gateway import node_views
 from remuda.gateway.guards import ByNode, TokenRefused, node_caller, same_secret
@@ -126,7 +126,7 @@ async def bus_trouble(node_id: NodePath, request: Request, svc: Svc, caller: ByN
     if svc.bus_connected():  # Otherwise the bus is away for all of us, which is no fault of this node's.
         with _as_token_error(caller):
             await svc.registry.cut_off(node_id, _speaking(caller, svc), trouble)
-        await svc.serving.fleet_changed()
+        await svc.serving.routed.fleet_changed()
     return answer(wire.NODE_NOT_COMMANDABLE)
 
 
@@ -136,7 +136,7 @@ async def drain(node_id: NodePath, request: Request, svc: Svc, caller: ByNode) -
     boot, _ = await _departure(request)
     with _as_token_error(caller):
         await svc.registry.leave(node_id, _speaking(caller, svc), boot)
-    await svc.serving.fleet_changed()  # Before it asks whether anything is in flight there.
+    await svc.serving.routed.fleet_changed()  # Before it asks whether anything is in flight there.
     return answer(wire.NODE_DRAINING)
 
 
@@ -145,7 +145,7 @@ async def resume(node_id: NodePath, svc: Svc, caller: ByNode) -> Response:
     """Take the worker's own drain back; an admin's stays."""
     with _as_token_error(caller):
         await svc.registry.stay(node_id, _speaking(caller, svc))
-    await svc.serving.fleet_changed()
+    await svc.serving.routed.fleet_changed()
     return answer(wire.NODE_RESUMED)
 
 
@@ -192,13 +192,13 @@ def _setting(message: wire.RegisterRequest, field: str) -> str:
     return flag if ours else f"LOCALAI_{flag.removeprefix('--').replace('-', '_').upper()}"
 
 
-def _speaking(caller: Caller, svc: Services) -> Caller:
+def _speaking(caller: CallerIdentity, svc: Services) -> CallerIdentity:
     """The caller as the node it speaks of: where nodes must prove who they are, the shared token does not."""
     return caller if svc.access.address_only else replace(caller, shared=False)
 
 
 @contextmanager
-def _as_token_error(caller: Caller) -> Iterator[None]:
+def _as_token_error(caller: CallerIdentity) -> Iterator[None]:
     """A node that is not the caller's own is refused as a wrong token is, in the contract's envelope."""
     try:
         yield
@@ -207,7 +207,7 @@ def _as_token_error(caller: Caller) -> Iterator[None]:
         raise TokenRefused(wire.TOKEN_NOT_ENOUGH if caller.shared else wire.TOKEN_WRONG) from error
 
 
-def _check_tokens(message: wire.RegisterRequest, caller: Caller, svc: Services) -> Invite | None:
+def _check_tokens(message: wire.RegisterRequest, caller: CallerIdentity, svc: Services) -> Invite | None:
     """The contract asks for the token a second time, inside the body: it is the invite to this name, or the
     registration token that the header has too."""
     invite = svc.tokens.invited(message.name, message.token)
@@ -230,13 +230,13 @@ _ROUTE: Final = next(
     route for route in routes.routes if isinstance(route, APIRoute) and route.endpoint is heartbeat
 )
 
-Failed = Callable[[Request, Exception], Awaitable[Response]]
+ErrorHandler = Callable[[Request, Exception], Awaitable[Response]]
 
 
 class HeartbeatLane:
     """Everything else passes on to `app`. `failed` makes answers of exceptions, as it does for all routes."""
 
-    def __init__(self, app: ASGIApp, services: Services, failed: Failed) -> None:
+    def __init__(self, app: ASGIApp, services: Services, failed: ErrorHandler) -> None:
         self._app = app
         self._services = services
         self._failed = failed

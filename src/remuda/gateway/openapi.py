@@ -18,15 +18,16 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from remuda.gateway.guards import node_caller, require_admin, require_key
-from remuda.gateway.messages import ANSWERS, JSON, SCHEMAS, Described, gives_raw
+from remuda.gateway.messages import ANSWERS, JSON, SCHEMAS, OpenApiPart, gives_raw
 from remuda.gateway.openai.errors import ErrorAnswer
 from remuda.gateway.openai.incoming import ASKS, Ask
 from remuda.gateway.openai.model_list import MODELS, ListedModel, ModelList
 from remuda.gateway.services import Access
 from remuda.inference.model import RequestKind
+from remuda.wire import disk, operations, serving
 from remuda.wire import nodes as wire
-from remuda.wire import operations, serving
 from remuda.wire.admin import KeyRequest
+from remuda.wire.console import SignIn
 from remuda.wire.models import ModelUnload
 
 _HEAD: Final = """<!doctype html>
@@ -47,12 +48,12 @@ details > :not(summary) {{ margin-left: 1.5em }}
 """
 
 
-def page(document: Described) -> str:
+def page(document: OpenApiPart) -> str:
     """Every route under its tag, and every schema."""
     return "\n".join(_lines(document))
 
 
-def _lines(document: Described) -> Iterator[str]:
+def _lines(document: OpenApiPart) -> Iterator[str]:
     info = document["info"]
     yield _HEAD.format(title=escape(f"{info['title']} {info['version']}"))
     yield f"<p>{escape(info['description'])}</p>"
@@ -70,7 +71,7 @@ def _lines(document: Described) -> Iterator[str]:
         yield f'<details id="{escape(name)}"><summary>{escape(name)}</summary><pre>{words}</pre></details>'
 
 
-def _operation(method: str, path: str, operation: Described) -> Iterator[str]:
+def _operation(method: str, path: str, operation: OpenApiPart) -> Iterator[str]:
     name = f"<code><b>{method.upper()}</b> {escape(path)}</code>"
     yield f"<details><summary>{name} {escape(operation['summary'])}</summary>"
     yield f"<p>{escape(operation['description'])}</p>"
@@ -84,14 +85,14 @@ def _operation(method: str, path: str, operation: Described) -> Iterator[str]:
     yield "</details>"
 
 
-def _content(described: Described) -> str:
+def _content(described: OpenApiPart) -> str:
     return ", ".join(
         f"{escape(media_type)} {_link(content.get('schema', {}))}"
         for media_type, content in described.get("content", {}).items()
     )
 
 
-def _link(schema: Described) -> str:
+def _link(schema: OpenApiPart) -> str:
     name = escape(str(schema.get("$ref", "")).rpartition("/")[2])
     return f'<a href="#{name}">{name}</a>' if name else ""
 
@@ -105,7 +106,10 @@ _BODIES: tuple[type[BaseModel], ...] = (
     wire.InviteBody,
     wire.VramBudgetBody,
     wire.MaxReplicasBody,
+    disk.FilesBudgetBody,
+    disk.FreeDiskBody,
     KeyRequest,
+    SignIn,
     operations.NodeInstallBody,
     operations.NodeBackendBody,
     operations.ExternalInstallBody,
@@ -148,13 +152,13 @@ async def docs(request: Request) -> Response:
     return Response(page(document), media_type=_HTML, headers=_HARMLESS)
 
 
-def _document(app: FastAPI) -> Described:
+def _document(app: FastAPI) -> OpenApiPart:
     if app.openapi_schema is None:
         app.openapi_schema = _assembled(app)
     return app.openapi_schema
 
 
-def _assembled(app: FastAPI) -> Described:
+def _assembled(app: FastAPI) -> OpenApiPart:
     document = get_openapi(title=app.title, version=app.version, description=_ABOUT, routes=app.routes)
     schemas = document["components"].setdefault("schemas", {})
     _, answers = models_json_schema([(model, "serialization") for model in ANSWERS], ref_template=SCHEMAS)
@@ -208,22 +212,22 @@ _REFUSALS: Final[Mapping[int, str]] = {
     504: "The backend said nothing for too long.",
 }
 _OF_PAGES: Final = (401, 403, 404, 431)
-_REQUEST_ID: Final[Described] = {
+_REQUEST_ID: Final[OpenApiPart] = {
     "x-request-id": {"description": "The client's own, or a new one.", "schema": {"type": "string"}}
 }
-_RETRY_AFTER: Final[Described] = {
+_RETRY_AFTER: Final[OpenApiPart] = {
     "Retry-After": {"description": "Seconds.", "schema": {"type": "integer", "minimum": 1}}
 }
 
 
-def _inference_schemas() -> Described:
+def _inference_schemas() -> OpenApiPart:
     """Those that `_inference_paths` refers to, by name."""
     types = [*(ask.wanted for ask in ASKS.values()), ModelList, ListedModel, ErrorAnswer]
     _, components = msgspec.json.schema_components(types, ref_template=SCHEMAS.format(model="{name}"))
     return components
 
 
-def _inference_paths() -> Described:
+def _inference_paths() -> OpenApiPart:
     """Every route that the door answers."""
     one_model = {"name": "id", "in": "path", "required": True, "schema": {"type": "string"}}
     listed = _page("list_models", "Models", "Models that can be asked for.", ModelList)
@@ -235,8 +239,8 @@ def _inference_paths() -> Described:
     }
 
 
-def _inference_operation(ask: Ask) -> Described:
-    answers: Described = {JSON: {"schema": {"type": "object"}}}
+def _inference_operation(ask: Ask) -> OpenApiPart:
+    answers: OpenApiPart = {JSON: {"schema": {"type": "object"}}}
     if ask.kind in _STREAMS:
         answers["text/event-stream"] = {"schema": {"type": "string"}}
     answered = {"description": "In OpenAI's words.", "content": answers, "headers": _REQUEST_ID}
@@ -247,7 +251,7 @@ def _inference_operation(ask: Ask) -> Described:
     }
 
 
-def _page(name: str, summary: str, about: str, shown: type[msgspec.Struct]) -> Described:
+def _page(name: str, summary: str, about: str, shown: type[msgspec.Struct]) -> OpenApiPart:
     content = {JSON: {"schema": _reference(shown)}}
     answered = {"description": about, "content": content, "headers": _REQUEST_ID}
     return {
@@ -256,7 +260,7 @@ def _page(name: str, summary: str, about: str, shown: type[msgspec.Struct]) -> D
     }
 
 
-def _about(name: str, summary: str, about: str) -> Described:
+def _about(name: str, summary: str, about: str) -> OpenApiPart:
     return {
         "tags": ["inference"],
         "operationId": name,
@@ -266,7 +270,7 @@ def _about(name: str, summary: str, about: str) -> Described:
     }
 
 
-def _refusals(statuses: Iterable[int]) -> Described:
+def _refusals(statuses: Iterable[int]) -> OpenApiPart:
     content = {JSON: {"schema": _reference(ErrorAnswer)}}
     return {
         str(status): {
@@ -278,5 +282,5 @@ def _refusals(statuses: Iterable[int]) -> Described:
     }
 
 
-def _reference(named: type) -> Described:
+def _reference(named: type) -> OpenApiPart:
     return {"$ref": SCHEMAS.format(model=named.__name__)}

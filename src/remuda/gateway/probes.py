@@ -6,15 +6,9 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from remuda.gateway.guards import is_admin, require_admin
 from remuda.gateway.messages import answer, gives_raw, one_of, refuses
 from remuda.gateway.services import Svc
-from remuda.wire.codec import Message
+from remuda.wire.admin import Unready, UnreadyPart
 
 routes = APIRouter(tags=["probes"])
-
-
-class Unready(Message):
-    status: str = "unready"
-    reason: str
-    code: str
 
 
 @routes.get("/healthz", response_class=Response, responses=refuses())
@@ -26,11 +20,16 @@ async def healthz() -> Response:
 @routes.get("/readyz", response_class=Response, responses=refuses() | {503: one_of(Unready)})
 async def readyz(request: Request, svc: Svc) -> Response:
     """Store and bus answer; otherwise 503 and which does not."""
-    found = await svc.readiness()
-    if not found.public:
+    found = await svc.troubles()
+    if not found:
         return Response()
-    reason = found.for_admins if is_admin(request, svc) else found.public
-    return answer(Unready(reason=reason, code=found.code), 503)
+    admin = is_admin(request, svc)
+    parts = tuple(
+        UnreadyPart(part=one.part, reason=one.for_admins if admin else one.public, code=one.code)
+        for one in found
+    )
+    reason = "; ".join(one.reason for one in parts)
+    return answer(Unready(reason=reason, code=found[0].code, parts=parts), 503)
 
 
 @routes.get(
@@ -41,5 +40,5 @@ async def readyz(request: Request, svc: Svc) -> Response:
 )
 async def metrics(svc: Svc) -> Response:
     """Prometheus text format."""
-    await svc.readiness()  # Looks at store and bus, so that their figures are of now.
+    await svc.troubles()  # Looks at store and bus, so that their figures are of now.
     return Response(svc.metrics.rendered(), media_type=CONTENT_TYPE_LATEST)

@@ -1,10 +1,12 @@
 """Inference requests under way, and their end when the frontend stops: time to finish, then an error."""
 
+from collections import Counter
 from typing import Final
 
 import anyio
 
 from remuda.core.errors import Unavailable
+from remuda.core.ids import NodeId
 from remuda.gateway.client_response import ClientResponse
 
 _CUT_OFF_S: Final = 5.0  # For those that were cut off to be told so.
@@ -33,6 +35,19 @@ class Running:
         self._live.discard(response)
         if self.stopping and not self._live:
             self._idle.set()
+
+    def by_node(self) -> Counter[NodeId]:
+        """How many there are with each node."""
+        routes = (response.routing.route for response in self._live)
+        return Counter(route.node for route in routes if route is not None)
+
+    def tokens_written(self) -> Counter[str]:
+        """By them so far, by the name of the node."""
+        written = Counter[str]()
+        for response in self._live:
+            if (route := response.routing.route) is not None:
+                written[route.node_name] += response.tally.completion_tokens
+        return written
 
     async def close(self) -> None:
         """From now on requests are refused. Those under way get time to end; the rest is cut off with an

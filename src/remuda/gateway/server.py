@@ -89,7 +89,7 @@ class KnownPeer:
 
 EXTENSION: Final = "remuda.line"
 
-Headers = tuple[tuple[bytes, bytes], ...]
+HeaderPairs = tuple[tuple[bytes, bytes], ...]
 
 
 class ClientConnection(Protocol):
@@ -107,7 +107,7 @@ class ClientConnection(Protocol):
         """The request's, if all of it has arrived: it need not be received through ASGI any more."""
         ...
 
-    def answer(self, status: int, headers: Headers, body: bytes) -> None:
+    def answer(self, status: int, headers: HeaderPairs, body: bytes) -> None:
         """All of an answer in one write, which saves a third of what its head and body take one by one. The
         headers are valid, and name no length. Not while the line is congested."""
         ...
@@ -153,7 +153,7 @@ class _Connection(HttpToolsProtocol):
         self.flow.resume_reading()  # Paused by a request right behind: a lost client would go unnoticed.
         return body
 
-    def answer(self, status: int, headers: Headers, body: bytes) -> None:
+    def answer(self, status: int, headers: HeaderPairs, body: bytes) -> None:
         request = self._answered
         if request.disconnected:
             return

@@ -1,10 +1,10 @@
 """The services that routes use. Built once by `assembly`, read by every route."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, cast
+from typing import Annotated, Protocol, cast
 
 from fastapi import Depends, Request
 from pydantic import SecretStr
@@ -13,27 +13,37 @@ from remuda.accounts.keys import KeyRing
 from remuda.core import limits
 from remuda.core.clock import Clock
 from remuda.core.entropy import Entropy
-from remuda.core.ids import NodeId, ReplicaKey
-from remuda.fleet.identity import NodeTokens
+from remuda.core.ids import FrontendId, NodeId, ReplicaKey
+from remuda.fleet.identity import NodeTokens, plain_ip
+from remuda.fleet.node_views import ObservedNodes
 from remuda.fleet.registry import Registry
 from remuda.gallery.model_galleries import ModelGalleries
+from remuda.gateway.events.hub import EventHub
+from remuda.gateway.history.keeper import HistoryKeeper
 from remuda.gateway.metrics import Metrics
 from remuda.gateway.node_logs import NodeLogs
 from remuda.gateway.openai.request_records import InferenceFigures
 from remuda.gateway.requests_under_way import Running
 from remuda.gateway.server import PEER, TrustedProxies
+from remuda.gateway.sessions import FailureCount, Sessions
+from remuda.gateway.static_files import StaticFiles
+from remuda.model_installs.prospects import Prospects
 from remuda.model_installs.service import ModelInstalls
+from remuda.model_installs.uploads import ModelUploads
 from remuda.ops.feed import Feed
 from remuda.ops.service import Operations
 from remuda.ops.upgrade_check import UpgradeCheck
-from remuda.router.cold_path import nothing_new
+from remuda.router.cold_path import ModelRefresh, nothing_new
 from remuda.router.dispatch import RequestDispatcher
 from remuda.router.live_table import Tables
 from remuda.router.loading import LoadStatus
+from remuda.scheduler.file_room import FileRoom
 from remuda.scheduler.model import Replica
 from remuda.scheduler.model_edits import ModelEdits
 from remuda.scheduler.service import Models
-from remuda.wire.admin import JoinLines
+from remuda.wire.admin import FrontendPart, JoinLines
+from remuda.wire.broadcasts import StagingStatus
+from remuda.wire.console import AttentionItem, SettingItem
 from remuda.wire.model_file_urls import FRONTEND_PATH, FileGrant, granted
 
 
@@ -51,6 +61,14 @@ class Access:
         """The IP address that a request comes from; empty where it has none."""
         peer: tuple[str, int] | None = request.scope.get(PEER)
         return self.proxies.source(peer[0] if peer else "", request.headers.getlist("x-forwarded-for"))
+
+    def secure(self, request: Request) -> bool:
+        """Whether the client's connection is encrypted, as far as this frontend or a trusted proxy knows."""
+        peer: tuple[str, int] | None = request.scope.get(PEER)
+        if peer is not None and self.proxies.trusts(plain_ip(peer[0])):
+            claimed = request.headers.get("x-forwarded-proto", "").rpartition(",")[2].strip()
+            return (claimed or request.url.scheme) in ("https", "wss")
+        return request.url.scheme in ("https", "wss")
 
     def claimed_source(self, request: Request) -> str:
         """The address from which a request may say where its sender is."""
@@ -80,6 +98,24 @@ class GivenFiles:
         return granted(FRONTEND_PATH, self.key, raw_path, query, self.clock.now().timestamp())
 
 
+class RoutedFleet(Protocol):
+    async def fleet_changed(self) -> None:
+        """A node takes no more work, or does again: when this returns, requests here are routed by that."""
+        ...
+
+
+class ModelStorage(Protocol):
+    """Object storage, as far as this frontend puts models there."""
+
+    def trouble(self) -> str:
+        """Why it does not have all that it should; empty: it has, or is just getting it."""
+        ...
+
+    def state_of(self, model: str) -> str:
+        """What it lacks of a model's files, in words; empty: nothing."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Serving:
     """Models: what is done to them, and what is known of their replicas."""
@@ -87,13 +123,19 @@ class Serving:
     models: Models
     edits: ModelEdits
     installs: ModelInstalls
+    uploads: ModelUploads
     galleries: ModelGalleries
     in_flight: Callable[[ReplicaKey], int]  # Over all frontends, as far as they have told.
     unloads_at: Callable[[Replica], datetime | None]  # If it is not used until then; None: never.
     load_status: Callable[[str], Awaitable[LoadStatus | None]]
-    fleet_changed: Callable[[], Awaitable[None]]  # A node takes no more work, or does again.
+    routed: RoutedFleet
     out_of_reach: Callable[[], Mapping[NodeId, str]]  # Nodes that requests could not reach a moment ago.
     files: GivenFiles
+    room: FileRoom
+    prospects: Prospects
+    staging_elsewhere: Callable[[], Sequence[StagingStatus]]  # As other frontends on the bus have told it.
+    storage: ModelStorage | None = None  # None: no object storage is configured.
+    node_views: ObservedNodes = field(default_factory=ObservedNodes)  # Reports, parsed once.
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,16 +148,31 @@ class Inference:
     running: Running
     body_bytes_max: int = limits.INFERENCE_BODY_BYTES_MAX
     expose_node: bool = False  # Say in headers which node answered.
-    look_again: Callable[[], Awaitable[None]] = nothing_new  # Before a model is called unknown.
+    refresh_models: ModelRefresh = nothing_new
 
 
 @dataclass(frozen=True, slots=True)
-class Readiness:
-    """Why a frontend cannot do its work; empty when it can. Only admins are told where its bus is."""
+class FrontendTrouble:
+    """One reason why a frontend cannot do its work. Only admins may know where its bus is."""
 
-    public: str = ""
-    for_admins: str = ""
-    code: str = ""  # Of the first of the reasons.
+    part: FrontendPart
+    public: str
+    for_admins: str
+    code: str
+
+
+@dataclass(frozen=True, slots=True)
+class Console:
+    """What the web console needs beyond the API."""
+
+    sessions: Sessions
+    failures: FailureCount
+    events: EventHub
+    attention: Callable[[], Awaitable[Sequence[AttentionItem]]]  # What needs a person now.
+    settings: Sequence[SettingItem]  # Of this frontend, as it was started.
+    history: HistoryKeeper
+    files: StaticFiles
+    frontend: FrontendId
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +183,7 @@ class Services:
     inference: Inference
     logs: NodeLogs
     keyring: KeyRing
+    console: Console
     access: Access
     metrics: Metrics
     version: str
@@ -136,9 +194,9 @@ class Services:
     ]  # From the host by which a worker reached us to the bus address it gets.
     bus_connected: Callable[[], bool]  # This frontend's own connection.
     uncommandable: Callable[[NodeId], str]  # Why commands from here do not reach a node; empty: they do.
-    readiness: Callable[[], Awaitable[Readiness]]
+    troubles: Callable[[], Awaitable[Sequence[FrontendTrouble]]]  # Looks at store and bus.
     wheel: Callable[[], tuple[str, bytes]]  # This program, for machines that join.
-    join_lines: Callable[[], JoinLines]  # Raises Conflict where no other machine can join.
+    join_lines: Callable[[], JoinLines]
     join_script: Callable[[str, str], str]  # From the wheel's address and SHA-256 to the script that joins.
 
 

@@ -90,7 +90,7 @@ async def supervise(
 
     `on_start` runs in each life as soon as the process exists, and is cancelled when the process ends;
     ChildFailed raised in it ends that life. This reports started once the first `on_start` is through.
-    `on_end` is told how each life ended unasked, before the next one begins.
+    `on_end` gets how each life ended unasked, before the next one begins.
     """
     short_lives = 0
     reported = False

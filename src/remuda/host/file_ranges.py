@@ -12,11 +12,13 @@ from anyio.to_thread import run_sync
 
 READ_BYTES: Final = 1 << 20
 STALL_S: Final = 60.0  # A caller that does not take a byte for so long is cut off.
+GROWS_WITHIN_S: Final = 30.0  # A file that is still arriving, and does not grow for so long, is given up.
+_LOOK_S: Final = 0.05
 
 _RANGE: Final = re.compile(r"bytes=(\d{0,18})-(\d{0,18})", re.ASCII)
 _OCTETS: Final = b"application/octet-stream"
 
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+SendAsgi = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Header = tuple[bytes, bytes]
 
 
@@ -43,11 +45,18 @@ def wanted_range(header: str, size: int) -> ByteRange | None:
 
 
 async def send_file(
-    send: Send, descriptor: int, range_header: str, more: Sequence[Header] = (), *, head: bool = False
+    send: SendAsgi,
+    descriptor: int,
+    range_header: str,
+    more: Sequence[Header] = (),
+    *,
+    head: bool = False,
+    whole_bytes: int | None = None,
 ) -> bool:
     """200, 206 or 416, and the bytes. False when the answer was left unfinished: the caller took nothing for
-    too long, or the file became shorter."""
-    size = os.fstat(descriptor).st_size
+    too long, or the file became shorter. `whole_bytes`: of a file that is still arriving, which is sent as
+    far as it is there."""
+    size = os.fstat(descriptor).st_size if whole_bytes is None else whole_bytes
     wanted = wanted_range(range_header, size)
     headers: list[Header] = [(b"content-type", _OCTETS), (b"accept-ranges", b"bytes"), *more]
     if wanted is None:
@@ -63,19 +72,21 @@ async def send_file(
     if head or wanted.start == wanted.end:
         await send({"type": "http.response.body", "body": b""})
         return True
-    return await _sent(send, descriptor, wanted)
+    return await _sent(send, descriptor, wanted, grows=whole_bytes is not None)
 
 
-async def _begin(send: Send, status: int, headers: list[Header]) -> None:
+async def _begin(send: SendAsgi, status: int, headers: list[Header]) -> None:
     await send({"type": "http.response.start", "status": status, "headers": headers})
 
 
-async def _sent(send: Send, descriptor: int, wanted: ByteRange) -> bool:
+async def _sent(send: SendAsgi, descriptor: int, wanted: ByteRange, *, grows: bool) -> bool:
     position = wanted.start
     while position < wanted.end:
         data = await run_sync(os.pread, descriptor, min(READ_BYTES, wanted.end - position), position)
         if not data:
-            return False
+            if not (grows and await _grown(descriptor, position)):
+                return False
+            continue
         position += len(data)
         more = position < wanted.end
         with anyio.move_on_after(STALL_S) as patience:
@@ -83,3 +94,15 @@ async def _sent(send: Send, descriptor: int, wanted: ByteRange) -> bool:
         if patience.cancelled_caught:
             return False
     return True
+
+
+async def _grown(descriptor: int, position: int) -> bool:
+    """Whether there is more of it by now. One that begins anew is another file."""
+    before = os.fstat(descriptor).st_size
+    with anyio.move_on_after(GROWS_WITHIN_S):
+        while (size := os.fstat(descriptor).st_size) <= position:
+            if size < before:
+                return False
+            await anyio.sleep(_LOOK_S)
+        return True
+    return False

@@ -102,7 +102,7 @@ class DataFolder:
     def prepare(self) -> None:
         try:
             self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self.models.mkdir(exist_ok=True)  # People are told to put files there.
+            self.models.mkdir(exist_ok=True)  # The documentation has people put files there.
             with tempfile.TemporaryFile(dir=self.root) as probe:
                 probe.write(bytes(_ROOM_BYTES))
         except OSError as error:

@@ -1,8 +1,8 @@
 """Connections to addresses that others name: HTTP for redirects, token servers and links, and the addresses
 at which a node may be dialled, from the host that it says it has. Keeps to the rules of core.reach.
 
-What an admin names is dialled wherever it lies. What somebody else names is dialled with a session that
-knows in which range that somebody lies, and checks every resolved address before it connects. Sessions
+An address named by an admin is always dialled. One named by another party is dialled with a session that
+knows the address range of that party, and checks every resolved address before it connects. Sessions
 share nothing, so that no connection or lookup of one serves for another. A node is at a loopback or
 link-local address only if it registered from there, which is checked when it does (`far_claim`).
 """
@@ -30,7 +30,7 @@ MakeSession = Callable[[AbstractResolver], aiohttp.ClientSession]
 
 
 class AddressRefused(OSError):
-    """The address may not be dialled for whoever named it; says why."""
+    """The address may not be dialled for the party that named it; says why."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(errno.EACCES, reason)
@@ -85,9 +85,9 @@ class Outbound:
     async def session(
         self, host: str, named_from: AddressRange | None, *, proxied: bool = False
     ) -> aiohttp.ClientSession:
-        """For a request to `host`, which somebody in the range `named_from` has named; None: an admin has.
+        """For a request to `host`, named by a party in the range `named_from`; None: by an admin.
 
-        AddressRefused for an address that is none of that somebody's business. Of a request through a proxy
+        AddressRefused for an address out of that party's range. Of a request through a proxy
         only the written address can be checked: the proxy resolves names.
         """
         if address := numeric_alias(host):
@@ -104,7 +104,8 @@ class Outbound:
         """Where a host lies that was just asked. One behind a proxy is not here, whatever it is called."""
         if proxied:
             return AddressRange.ORDINARY
-        return range_of(host) if is_ip(host) else self._seen.get(host, AddressRange.ORDINARY)
+        unasked = AddressRange.LOOPBACK if host == _LOCALHOST else AddressRange.ORDINARY
+        return range_of(host) if is_ip(host) else self._seen.get(host, unasked)
 
 
 @asynccontextmanager

@@ -215,7 +215,9 @@ class Reaper:
             return
         try:
             os.write(self._pipe, f"{verb} {leader.pid} {leader.started}\n".encode("ascii"))
-        except OSError as error:  # It ended, and the next one is told; or it is suspended and its pipe full.
+        except (
+            OSError
+        ) as error:  # It ended, and the next one gets this; or it is suspended and its pipe full.
             log.warning("reaper_not_reached", reason=error.strerror)
 
     def _close_pipe(self) -> None:

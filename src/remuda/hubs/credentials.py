@@ -34,6 +34,16 @@ from remuda.oci.auth import Credentials, Keys
 from remuda.oci.reference import canonical_registry
 from remuda.oci.transport import is_loopback
 
+
+def entry_hint(host: str) -> str:
+    """What to write where, for a host whose files are private."""
+    return (
+        f'write ["{host}"] and below it token = "..." (or username and password) into credentials.toml in '
+        "the frontend's data folder, or into the file named with --credentials-file; the format is in "
+        "docs/reference/sources.md"
+    )
+
+
 FILE_BYTES_MAX: Final = 1 << 20
 _OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 

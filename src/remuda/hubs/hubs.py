@@ -22,6 +22,7 @@ from remuda.hubs.local_files import LocalSupplier, list_files
 from remuda.hubs.model import AskRoom, Offer, RemoteFile, Resolved, Supplier
 from remuda.hubs.object_storage import ObjectStorage
 from remuda.hubs.package_index import PackageIndexes, WheelSupplier
+from remuda.hubs.packed_layers import PackedSupplier
 from remuda.hubs.plain_http import HttpSupplier, file_name
 from remuda.hubs.registries import ModelRegistries, registry_supplier
 from remuda.models.source_refs import (
@@ -33,6 +34,7 @@ from remuda.models.source_refs import (
     ModelSource,
     OciModel,
     OllamaModel,
+    UploadedFiles,
     WebFile,
     WheelFile,
     parse_source,
@@ -48,6 +50,7 @@ from remuda.oci.transport import BodyStream, Registries, RetryPolicy
 
 log = structlog.get_logger(__name__)
 
+_UNPACKING: Final = (WheelSupplier, PackedSupplier)
 VERSIONS_MAX: Final = 3  # Of a file that is replaced again and again while it is fetched.
 _ELSEWHERE: Final = (RegistryFailed, NotFound, Unauthorized, Forbidden, Misconfigured, ContentRefused)
 """Failures after which another place may still have what is wanted."""
@@ -99,6 +102,12 @@ class Hubs:
                 return await self._github.resolve(source)
             case BucketObject():
                 return await self._storage.resolve(source, await self._access.credentials.read())
+            case UploadedFiles():
+                raise Invalid(f"{source} is of the frontend that took it in, and comes from no hub")
+
+    async def snapshot(self, source: HubModel) -> Resolved:
+        """All files of a repository on Hugging Face, as they are now; raises as `resolve` does."""
+        return await self._hugging_face.snapshot(source)
 
     async def fetch(self, file: RemoteFile, blobs: BlobStore, on_bytes: OnBytes) -> str:
         """Have the file in the store, and return its digest. What an earlier try left is continued.
@@ -127,7 +136,7 @@ class Hubs:
         opened = _Opened(suppliers).opened
         digest = await fetch_blob(opened, wanted, blobs, self._client.retry, self._client.entropy, on_bytes)
         for supplier in suppliers:
-            if isinstance(supplier, WheelSupplier):
+            if isinstance(supplier, _UNPACKING):
                 await supplier.finish()
         return digest
 
@@ -143,7 +152,7 @@ class Hubs:
         for url in urls:
             try:
                 supplier = await self._supplier(url)
-                if ready and isinstance(supplier, WheelSupplier):
+                if ready and isinstance(supplier, _UNPACKING):
                     continue  # Costs a whole download before anything can be read.
                 offer = await supplier.prepare(blobs, file.digest is not None, on_bytes)
             except _ELSEWHERE as error:

@@ -19,9 +19,10 @@ from yarl import URL
 
 from remuda.core.errors import Forbidden, Invalid, NotFound, RemudaError, Unauthorized
 from remuda.core.hints import did_you_mean
+from remuda.hubs.credentials import entry_hint
 from remuda.hubs.hub_settings import HubCache, HubSettings, is_commit
 from remuda.hubs.model import AskRoom, RemoteFile, Resolved
-from remuda.hubs.plain_http import HttpSupplier
+from remuda.hubs.plain_http import HttpSupplier, is_page
 from remuda.hubs.quantisations import RepoFile, choose_files, is_projector, needs_room
 from remuda.models.files import FILES_MAX, path_fault
 from remuda.models.gguf import parts_of
@@ -37,7 +38,7 @@ DEFAULT_REVISION: Final = "main"
 _MESSAGE_CHARS_MAX: Final = 300
 _NEXT: Final = re.compile(r'<([^>]+)>\s*;\s*rel="?next"?')
 _RESET: Final = re.compile(r";\s*t=(\d{1,6})")
-_TOKEN_HINT: Final = "set HF_TOKEN, or put a token of your account into the credentials file"
+_TOKEN_HINT: Final = f"set HF_TOKEN to a token of your account, or {entry_hint('huggingface.co')}"
 _RESOLVE: Final = re.compile(r"[^/]+/[^/]+/resolve/[^/]+/.")
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 
@@ -135,7 +136,27 @@ class HuggingFace:
         )
         return self._resolved(source, pinned, files)
 
+    async def snapshot(self, source: HubModel) -> Resolved:
+        """Every file of the repository, whatever it is."""
+        self._settings.check()
+        if self._settings.offline:
+            return await self._resolve_offline(source, None)
+        pinned, files = await self._pinned_tree(source)
+        return self._resolved(source, pinned, tuple(self._remote(pinned, file, "") for file in files))
+
     async def _resolve_tree(self, source: HubModel, room: AskRoom) -> Resolved:
+        pinned, files = await self._pinned_tree(source)
+        inside = [file for file in files if not source.path or file.path.startswith(f"{source.path}/")]
+        if not inside:
+            near = did_you_mean(source.path, (file.path for file in files), "list them on the hub's page")
+            raise NotFound(f"{source.repo} has no file {source.path!r}", hint=near)
+        nodes = await room() if needs_room(inside, source.quantisation) else ()
+        chosen = choose_files(source.repo, _below(inside, source.path), source.quantisation, nodes)
+        remote = tuple(self._remote(pinned, file, source.path) for file in chosen.files)
+        return replace(self._resolved(source, pinned, remote), choice=chosen.reason)
+
+    async def _pinned_tree(self, source: HubModel) -> tuple[HubModel, list[RepoFile]]:
+        """The files of one commit."""
         repo, files = await self._tree(source)
         pinned = replace(source, repo=repo)
         if not files:
@@ -145,14 +166,7 @@ class HuggingFace:
             head = await self._head(replace(pinned, path=files[0].path))
             pinned = replace(pinned, repo=head.repo, revision=head.commit)
             _, files = await self._tree(pinned)
-        inside = [file for file in files if not source.path or file.path.startswith(f"{source.path}/")]
-        if not inside:
-            near = did_you_mean(source.path, (file.path for file in files), "list them on the hub's page")
-            raise NotFound(f"{source.repo} has no file {source.path!r}", hint=near)
-        nodes = await room() if needs_room(inside, source.quantisation) else ()
-        chosen = choose_files(source.repo, _below(inside, source.path), source.quantisation, nodes)
-        remote = tuple(self._remote(pinned, file, source.path) for file in chosen.files)
-        return replace(self._resolved(source, pinned, remote), choice=chosen.reason)
+        return pinned, files
 
     def _remote(self, pinned: HubModel, file: RepoFile, folder: str) -> RemoteFile:
         path = f"{folder}/{file.path}" if folder else file.path
@@ -166,8 +180,8 @@ class HuggingFace:
         renamed = (f"{source.repo} is now called {pinned.repo}",) if source.repo != pinned.repo else ()
         return Resolved(replace(source, repo=pinned.repo), pinned.revision, files, notes=renamed)
 
-    async def _resolve_offline(self, source: HubModel, room: AskRoom) -> Resolved:
-        """From the cache alone."""
+    async def _resolve_offline(self, source: HubModel, room: AskRoom | None) -> Resolved:
+        """From the cache alone; without `room` all that it has."""
         commit = await run_sync(self._cache.commit, source.repo, source.revision or DEFAULT_REVISION)
         held = await run_sync(self._cache.files, source.repo, commit)
         if not held:
@@ -176,7 +190,9 @@ class HuggingFace:
                 hint="unset HF_HUB_OFFLINE, or give the model as a file",
             )
         listed = [file for file, _ in held.values()]
-        if source.path in held:
+        if room is None:
+            chosen, reason = listed, ""
+        elif source.path in held:
             names = tuple(name for name in parts_of(source.path) if name in held)
             chosen, reason = [held[name][0] for name in names], ""
         else:
@@ -184,7 +200,13 @@ class HuggingFace:
             found = choose_files(source.repo, listed, source.quantisation, nodes)
             chosen, reason = list(found.files), found.reason
         files = tuple(
-            RemoteFile(file.path, file.size, file.sha256, (str(LocalPath(str(held[file.path][1]))),))
+            RemoteFile(
+                file.path,
+                file.size,
+                file.sha256,
+                (str(LocalPath(str(held[file.path][1]))),),
+                "mmproj" if is_projector(file.path) else "",
+            )
             for file in chosen
         )
         pinned = replace(source, revision=commit)
@@ -205,6 +227,8 @@ class HuggingFace:
                     source.repo, source.revision, source.path, authorization is not None, answer
                 )
                 await raise_for_status(answer, str(source), self._client.clock.now())
+            if answer.status == 200 and is_page(answer) and "X-Repo-Commit" not in answer.headers:
+                raise _page_came(answer)
             commit = answer.headers.get("X-Repo-Commit", "")
             if not is_commit(commit):
                 raise RegistryFailed(f"{answer.url.authority} does not say which commit {source} stands for")
@@ -237,6 +261,8 @@ class HuggingFace:
             if answer.status != 200:
                 await self._explain(source.repo, source.revision, "", authorization is not None, answer)
                 await raise_for_status(answer, str(source), self._client.clock.now())
+            if is_page(answer):
+                raise _page_came(answer)
             body = await answer.body(PAGE_BYTES_MAX, f"the list of files of {source.repo}")
             link = _NEXT.search(answer.headers.get("Link", ""))
             following = answer.url.join(URL(link[1], encoded=True)) if link else None
@@ -260,8 +286,12 @@ class HuggingFace:
             raise _rate_limited(answer, known)
         error = _meaning(repo, revision, path, known, code, answer.status, URL(self._settings.endpoint))
         if error is not None:
-            said = answer.headers.get("X-Error-Message", "")[:_MESSAGE_CHARS_MAX]
-            error.details = (f"{answer.url.authority} says: {said}",) if said.isprintable() and said else ()
+            server_message = answer.headers.get("X-Error-Message", "")[:_MESSAGE_CHARS_MAX]
+            error.details = (
+                (f"{answer.url.authority} says: {server_message}",)
+                if server_message.isprintable() and server_message
+                else ()
+            )
             raise error
 
 
@@ -276,7 +306,7 @@ def _meaning(
             )
         case "GatedRepo", _:
             return Unauthorized(
-                f"{repo} is gated: its owner asks everybody to accept conditions first",
+                f"{repo} is gated: its owner requires accepting conditions first",
                 hint=f"accept them at {hub / repo}, then {_TOKEN_HINT}",
             )
         case "RevisionNotFound", _:
@@ -299,6 +329,14 @@ def _meaning(
                 reason=code,
             )
     return None
+
+
+def _page_came(answer: Response) -> RegistryFailed:
+    return RegistryFailed(
+        f"a web page came instead of the answer of {answer.url.authority}",
+        hint="networks with a sign-in page answer so: sign in with a browser on the frontend's machine, or "
+        "check HF_ENDPOINT and the proxy",
+    )
 
 
 def _rate_limited(answer: Response, known: bool) -> RegistryBusy:

@@ -21,7 +21,7 @@ from remuda.oci.transport import BodyStream
 
 
 class LocalSupplier:
-    """A file is copied: whoever owns it may change it at any time. Changed meanwhile it is VersionChanged."""
+    """A file is copied: its owner may change it at any time. Changed meanwhile it is VersionChanged."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -87,7 +87,7 @@ def _remote(path: Path, name: str) -> RemoteFile:
 def _version(path: Path) -> tuple[int, str]:
     try:
         status = path.stat()
-        if not stat.S_ISREG(status.st_mode):  # Opening a pipe would wait for somebody to write into it.
+        if not stat.S_ISREG(status.st_mode):  # Opening a pipe would wait for a writer.
             raise Invalid(f"{path} is neither a file nor a folder")
         with path.open("rb"):
             pass

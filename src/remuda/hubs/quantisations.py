@@ -5,7 +5,7 @@ The machines that will serve the model decide what fits, never the one that fetc
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -41,6 +41,7 @@ _NO_MODELS: Final = re.compile(r"mmproj|imatrix|(^|[-_.])(lora|adapter|vocab)([-
 _BESIDE_WEIGHTS: Final = (".json", ".txt", ".model", ".jinja", ".tiktoken")
 _OTHER_FORMS: Final = frozenset({"original", "onnx", "openvino", "coreml", "flax", "gguf", "metal"})
 _LISTED_MAX: Final = 12
+_NO_NODE: Final = "the usual choice: no node is registered that could serve it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +102,46 @@ def choose_files(name: str, files: Sequence[RepoFile], wanted: str, nodes: Seque
     if wanted:
         raise NotFound(f"{name} has no GGUF files, and so no quantisation {wanted}", hint=_kinds(files))
     return ChosenFiles(_whole_folder(name, files))
+
+
+def choose_entry(
+    name: str, sizes: Mapping[str, int], wanted: str, nodes: Sequence[NodeRoom]
+) -> tuple[str, str]:
+    """Which of a gallery's entries for one model is installed, and the reason, as with quantisations. `sizes`
+    are in bytes, 0 where the gallery does not tell; its first entry is the usual choice, and `wanted` one
+    that was asked for.
+
+    NotFound, with what there is, for an entry that is not among them; Invalid when no node can hold any.
+    """
+    if wanted:
+        found = next((one for one in sizes if folded_name(one) == folded_name(wanted)), "")
+        if not found:
+            raise NotFound(f"{name} has no variant {wanted!r}", hint=f"it has {', '.join(sizes)}")
+        return found, f"{found}, as asked for"
+    first = next(iter(sizes))
+    if len(sizes) == 1:
+        return first, ""
+    known = sorted((Variant(one, (RepoFile(one, size),)) for one, size in sizes.items() if size), key=_size)
+    usual = next((one for one in known if one.name == first), None)
+    if usual is None:
+        return first, f"{first}, the usual choice: its gallery does not tell how large it is"
+    if not nodes:
+        return first, f"{usual}, {_NO_NODE}"
+    choice = _Fitting(name, known, usual, roomiest_of(nodes), "name one with --variant, such as {}")
+    chosen, reason = choice.made()
+    return chosen.name, reason
+
+
+def folded_name(name: str) -> str:
+    return name.strip().lower()
+
+
+def _size(variant: Variant) -> tuple[int, str]:
+    return variant.size, variant.name
+
+
+def roomiest_of(nodes: Sequence[NodeRoom]) -> NodeRoom:
+    return max(nodes, key=lambda node: (node.memory_bytes, node.node))
 
 
 def needs_room(files: Sequence[RepoFile], wanted: str) -> bool:
@@ -166,36 +207,45 @@ def _chosen(
     usual = _usual(variants)
     if not nodes:
         chosen = usual or variants[len(variants) // 2]
-        return _only(name, [one for one in variants if one.name == chosen.name]), (
-            f"{chosen}, the usual choice: no node is registered that could serve it"
-        )
-    roomiest = max(nodes, key=lambda node: (node.memory_bytes, node.node))
-    chosen, reason = _fitting(name, variants, usual, roomiest)
+        return _only(name, [one for one in variants if one.name == chosen.name]), f"{chosen}, {_NO_NODE}"
+    nearest = f", the nearest to {USUAL} here" if usual is not None and usual.name != USUAL else ""
+    hint = "write :{} to install it all the same"
+    chosen, reason = _Fitting(name, variants, usual, roomiest_of(nodes), hint, nearest).made()
     return _only(name, [one for one in variants if one.name == chosen.name]), reason
 
 
-def _fitting(
-    name: str, variants: list[Variant], usual: Variant | None, roomiest: NodeRoom
-) -> tuple[Variant, str]:
-    memory = install_size(roomiest.memory_bytes)
-    has = f"the roomiest node, {roomiest.node}, has {memory}"
-    if usual is not None and usual.need_bytes <= roomiest.memory_bytes:
-        nearest = "" if usual.name == USUAL else f", the nearest to {USUAL} here"
-        return usual, f"{usual}{nearest}, which fits {roomiest.node} ({memory})"
-    fitting = [one for one in variants if one.need_bytes <= roomiest.memory_bytes]
-    if not fitting:
-        least = variants[0]
-        raise Invalid(
-            f"no node can hold {name}: the smallest variant, {least}, takes about "
-            f"{install_size(least.need_bytes)} of memory, and {has}",
-            hint=f"add a larger node, or write :{least.name} to install it all the same",
+@dataclass(frozen=True, slots=True)
+class _Fitting:
+    """A choice by what the roomiest node can hold. Variants are sorted by size; `hint` says how to have one
+    that fits nowhere."""
+
+    name: str
+    variants: Sequence[Variant]
+    usual: Variant | None
+    roomiest: NodeRoom
+    hint: str
+    nearest: str = ""
+
+    def made(self) -> tuple[Variant, str]:
+        usual, room = self.usual, self.roomiest.memory_bytes
+        memory = install_size(room)
+        has = f"the roomiest node, {self.roomiest.node}, has {memory}"
+        if usual is not None and usual.need_bytes <= room:
+            return usual, f"{usual}{self.nearest}, which fits {self.roomiest.node} ({memory})"
+        fitting = [one for one in self.variants if one.need_bytes <= room]
+        if not fitting:
+            least = self.variants[0]
+            raise Invalid(
+                f"no node can hold {self.name}: the smallest variant, {least}, takes about "
+                f"{install_size(least.need_bytes)} of memory, and {has}",
+                hint=f"add a larger node, or {self.hint.format(least.name)}",
+            )
+        why = (
+            f"{usual.name} takes about {install_size(usual.need_bytes)} of memory, and {has}"
+            if usual is not None
+            else has
         )
-    why = (
-        f"{usual.name} takes about {install_size(usual.need_bytes)} of memory, and {has}"
-        if usual is not None
-        else has
-    )
-    return fitting[-1], f"{fitting[-1]}, the largest that fits a node: {why}"
+        return fitting[-1], f"{fitting[-1]}, the largest that fits a node: {why}"
 
 
 def _usual(variants: list[Variant]) -> Variant | None:

@@ -4,8 +4,10 @@ A layer's address is the registry's own (https://HOST/v2/REPOSITORY/blobs/DIGEST
 like any other; who fetches it signs in as the registry asks.
 """
 
+import os
 import re
-from collections.abc import AsyncIterator, Mapping, Set
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping, Sequence, Set
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Annotated, Final
@@ -16,6 +18,14 @@ from yarl import URL
 
 from remuda.core.errors import Forbidden, Invalid, NotFound, Unauthorized
 from remuda.hubs.model import ModelHints, Offer, RemoteFile, Resolved
+from remuda.hubs.packed_layers import (
+    PackedFile,
+    PackedSupplier,
+    listed,
+    member_url,
+    model_files,
+    parse_member,
+)
 from remuda.models.files import path_fault
 from remuda.models.source_refs import OciModel, OllamaModel
 from remuda.oci import limits
@@ -32,8 +42,10 @@ _OLLAMA: Final = "application/vnd.ollama.image."
 _ROLES: Final = {"model": "", "projector": "mmproj", "adapter": "adapter", "draft": "draft"}
 _BLOB_URL: Final = re.compile(r"(https?)://([^/]+)/v2/(.+)/blobs/(sha256:[0-9a-f]{64})")
 _TITLES: Final = ("org.opencontainers.image.title", "org.cncf.model.filepath")
-_GGUF_TYPE: Final = re.compile(r"application/vnd\.docker\.ai\.(gguf|mmproj)\b.*")
+_DOCKER_TYPE: Final = re.compile(r"application/vnd\.docker\.ai\.(gguf|mmproj|safetensors)\b.*")
 _TAR_TYPES: Final = re.compile(r".*(\.tar|\+gzip|\+zstd|diff\.tar.*|layer\.v1\.tar.*)")
+_WEIGHTS: Final = (".gguf", ".safetensors")
+_PACKED_LAYERS_MAX: Final = 64
 
 
 class _Layer(BaseModel):
@@ -88,9 +100,21 @@ class ModelRegistries:
         digest, artifact = await self._artifact(reference)
         if any(layer.media_type.startswith(_OLLAMA) for layer in artifact.layers):
             named = OllamaModel("", reference.repository.rpartition("/")[2], reference.tag or "latest")
-            files = tuple(self._ollama_files(named, reference, artifact))
-            return Resolved(source, digest, files, hints=await self._hints(reference, artifact))
-        return Resolved(source, digest, tuple(self._artifact_files(reference, artifact)))
+            held = tuple(self._ollama_files(named, reference, artifact))
+            return Resolved(source, digest, held, hints=await self._hints(reference, artifact))
+        files = list(self._artifact_files(reference, artifact))
+        weights = any(file.path.lower().endswith(_WEIGHTS) for file in files)
+        described = any(file.path.endswith((".gguf", "config.json")) for file in files)
+        packed = [layer for layer in artifact.layers if _is_packed(layer)]
+        if packed and not (weights and described):
+            files += await self._packed_files(reference, packed, weights=not weights)
+        if not files:
+            raise Invalid(
+                f"{reference} holds no model: its layers are neither named files nor GGUF, and there is "
+                "neither a GGUF nor a safetensors file in them",
+                hint="push the files themselves, for example with `oras push`",
+            )
+        return Resolved(source, digest, tuple(files))
 
     def _ollama_files(
         self, source: OllamaModel, reference: Reference, artifact: _Artifact
@@ -111,28 +135,46 @@ class ModelRegistries:
         return files
 
     def _artifact_files(self, reference: Reference, artifact: _Artifact) -> list[RemoteFile]:
-        files: list[RemoteFile] = []
-        for number, layer in enumerate(artifact.layers):
-            if docker := _GGUF_TYPE.fullmatch(layer.media_type):
-                projector = docker[1] == "mmproj"
-                stem = f"{reference.repository.rpartition('/')[2]}{'-mmproj' if projector else ''}"
-                name = layer.title or (
-                    f"{stem}.gguf" if number == 0 or projector else f"{stem}-{number}.gguf"
-                )
-                files.append(self._remote(reference, layer, name, "mmproj" if projector else ""))
-            elif layer.title and not _TAR_TYPES.fullmatch(layer.media_type):
+        """Of layers that are files."""
+        stem = reference.repository.rpartition("/")[2]
+        kinds = Counter(found[1] for found in map(_docker, artifact.layers) if found)
+        files, numbers = list[RemoteFile](), Counter[str]()
+        for layer in artifact.layers:
+            if docker := _docker(layer):
+                kind = docker[1]
+                numbers[kind] += 1
+                name = layer.title or _part_name(stem, kind, numbers[kind], kinds[kind])
+                files.append(self._remote(reference, layer, name, "mmproj" if kind == "mmproj" else ""))
+            elif layer.title and not _is_packed(layer):
                 files.append(self._remote(reference, layer, layer.title, ""))
-        if not files:
+        return files
+
+    async def _packed_files(
+        self, reference: Reference, layers: Sequence[_Layer], *, weights: bool
+    ) -> list[RemoteFile]:
+        """Of layers that are archives; a later layer's file replaces an earlier one's."""
+        if len(layers) > _PACKED_LAYERS_MAX:
             raise Invalid(
-                f"{reference} holds no model files: its layers are neither named files nor GGUF",
-                hint="container images and packed folders are not taken for models; push the files "
-                "themselves, for example with `oras push`",
+                f"{reference} has {len(layers)} packed layers, {_PACKED_LAYERS_MAX} are looked into"
             )
+        held: dict[str, tuple[_Layer, int]] = {}
+        for layer in layers:
+            for file in await listed(self._client, reference, layer.digest):
+                held[file.path] = layer, file.size
+        chosen = model_files([PackedFile(path, size) for path, (_, size) in held.items()], weights=weights)
+        top = os.path.commonpath([file.path.rpartition("/")[0] for file in chosen]) if chosen else ""
+        last = {held[file.path][0].digest: file.path for file in chosen}
+        files: list[RemoteFile] = []
+        for file in chosen:
+            layer, path = held[file.path][0], file.path
+            name = path.removeprefix(f"{top}/") if top else path
+            url = str(self._client.blob_url(reference, layer.digest))
+            place = member_url(url, path, last=last[layer.digest] == path)
+            files.append(RemoteFile(_usable(reference, name), file.size, "", (place,)))
         return files
 
     def _remote(self, reference: Reference, layer: _Layer, name: str, role: str) -> RemoteFile:
-        if fault := path_fault(name):
-            raise Invalid(f"{reference} has a file that cannot be used, {name[:200]!r}: {fault}")
+        name = _usable(reference, name)
         url = self._client.blob_url(reference, layer.digest)
         return RemoteFile(name, layer.size, layer.sha256, (str(url),), role)
 
@@ -165,6 +207,28 @@ class ModelRegistries:
         )
 
 
+def _docker(layer: _Layer) -> re.Match[str] | None:
+    return _DOCKER_TYPE.fullmatch(layer.media_type)
+
+
+def _part_name(stem: str, kind: str, number: int, parts: int) -> str:
+    """Of a file without a name, as servers find the parts of a model."""
+    if kind == "mmproj":
+        return f"{stem}-mmproj.gguf"
+    stem = "model" if kind == "safetensors" else stem
+    return f"{stem}.{kind}" if parts == 1 else f"{stem}-{number:05}-of-{parts:05}.{kind}"
+
+
+def _is_packed(layer: _Layer) -> bool:
+    return _TAR_TYPES.fullmatch(layer.media_type) is not None
+
+
+def _usable(reference: Reference, name: str) -> str:
+    if fault := path_fault(name):
+        raise Invalid(f"{reference} has a file that cannot be used, {name[:200]!r}: {fault}")
+    return name
+
+
 def _parsed(body: bytes, reference: Reference) -> _Artifact:
     try:
         return _Artifact.model_validate_json(body)
@@ -194,10 +258,13 @@ class RegistrySupplier:
             yield stream
 
 
-def registry_supplier(client: RegistryClient, url: str) -> RegistrySupplier | None:
-    """Of an address of a layer; None for any other address."""
-    found = _BLOB_URL.fullmatch(url)
+def registry_supplier(client: RegistryClient, url: str) -> RegistrySupplier | PackedSupplier | None:
+    """Of an address of a layer, or of a file in it; None for any other address."""
+    member = parse_member(url)
+    found = _BLOB_URL.fullmatch(url if member is None else member[0])
     if found is None:
         return None
-    registry = canonical_registry(URL(url).authority)
-    return RegistrySupplier(client, Reference(registry, found[3]), found[4])
+    reference = Reference(canonical_registry(URL(found[0]).authority), found[3])
+    if member is None:
+        return RegistrySupplier(client, reference, found[4])
+    return PackedSupplier(client, reference, found[4], member[1], member[2])

@@ -62,6 +62,33 @@ class Score(Struct, frozen=True):
     relevance: float
 
 
+class TranscriptWord(Struct, frozen=True):
+    start_s: float
+    end_s: float
+    text: str
+
+
+class TranscriptSegment(Struct, frozen=True):
+    """A stretch of speech, as the backend divides it."""
+
+    id: int
+    start_s: float
+    end_s: float
+    text: str
+    tokens: Sequence[int] = ()
+    speaker: str = ""
+    words: Sequence[TranscriptWord] = ()
+
+
+class Transcript(Struct, frozen=True):
+    """What was said in a recording. An empty language and a duration of 0 are not known."""
+
+    text: str
+    segments: Sequence[TranscriptSegment] = ()
+    language: str = ""
+    duration_s: float = 0.0
+
+
 class TextSink(Protocol):
     """Receives the text of all answers to one request. Several answers may be written by several tasks."""
 
@@ -73,6 +100,38 @@ class TextSink(Protocol):
 
     async def end(self, usage: Usage) -> None:
         """All answers are complete. Called once, after each was finished."""
+        ...
+
+
+class AudioSink(Protocol):
+    """Receives one recording in pieces."""
+
+    async def begin(self, sample_rate: int) -> None:
+        """0: it is a file, which says all about itself; else samples of 16 bits, of one channel."""
+        ...
+
+    async def write(self, data: bytes) -> None: ...
+
+    async def end(self) -> None: ...
+
+
+class MediaSink(Protocol):
+    """Receives answers that are not text, and what was heard."""
+
+    async def images(self, images: Sequence[bytes]) -> None:
+        """The whole answer to a request for images: files, in whatever format the backend writes."""
+        ...
+
+    async def transcribed(self, text: str) -> None:
+        """A further part of the text, while it is written down. Only of a request for a stream."""
+        ...
+
+    async def transcript(self, transcript: Transcript) -> None:
+        """The whole of it, and the end of the answer."""
+        ...
+
+    def audio(self) -> AudioSink:
+        """For speech and sounds."""
         ...
 
 
@@ -116,4 +175,8 @@ class AnswerSink(Protocol):
 
     async def scores(self, scores: Sequence[Score], usage: Usage) -> None:
         """The whole answer to a request for a ranking, in any order."""
+        ...
+
+    def media(self) -> MediaSink:
+        """For images, transcripts, speech and sounds."""
         ...

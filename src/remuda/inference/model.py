@@ -7,6 +7,7 @@ from typing import Final, Protocol
 import msgspec
 
 from remuda.inference.answers import AnswerSink
+from remuda.inference.media_requests import MediaRequest, SpeechRequest, TranscriptionRequest
 from remuda.inference.requests import ChatRequest, CompletionRequest, EmbeddingRequest, RerankRequest
 from remuda.models.config import ModelConfig
 
@@ -16,10 +17,17 @@ class RequestKind(StrEnum):
     COMPLETION = "completion"
     EMBEDDING = "embedding"
     RERANK = "rerank"
+    IMAGE = "image"
+    TRANSCRIPTION = "transcription"
+    SPEECH = "speech"
+    SOUND = "sound"
 
 
+WITH_FILES: Final = frozenset(
+    {RequestKind.IMAGE, RequestKind.TRANSCRIPTION, RequestKind.SPEECH, RequestKind.SOUND}
+)
 Request = ChatRequest | CompletionRequest | EmbeddingRequest | RerankRequest
-_STREAMABLE: Final = (ChatRequest, CompletionRequest)
+_STREAMABLE: Final = (ChatRequest, CompletionRequest, TranscriptionRequest, SpeechRequest)
 
 
 @dataclass(slots=True)
@@ -32,21 +40,33 @@ class CallTally:
     last_token_s: float | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class ReplicaEndpoint:
+    """Where a replica listens."""
+
+    address: str
+    protocol: str = ""  # Empty: gRPC.
+    path: str = ""  # Of one that speaks HTTP: its place at `address`.
+    token: str = field(default="", repr=False)
+
+
 class InferenceCall(msgspec.Struct, frozen=True):
     """`body` is the request as OpenAI's JSON. Of a client that speaks OpenAI's API it is what came: what is
-    relayed rather than translated stays as it was written. Of any other the gateway writes it.
+    relayed rather than translated stays as it was written. Of any other the gateway writes it. Requests with
+    files have none.
 
     Made for every request, for which a frozen dataclass takes ten times as long.
     """
 
     kind: RequestKind
-    request: Request
+    request: Request | MediaRequest
     body: bytes
     model: ModelConfig
     request_id: str
     created: int  # Unix seconds: the answer's `created`.
     tally: CallTally = msgspec.field(default_factory=CallTally)
     context: int = 0  # Tokens that the model is loaded for; 0: not known.
+    files: ReplicaEndpoint | None = None  # The chosen replica's worker, for the files of the request.
 
     @property
     def stream(self) -> bool:
@@ -63,16 +83,6 @@ class Upstream(Protocol):
         generation on the worker.
         """
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class ReplicaEndpoint:
-    """Where a replica listens."""
-
-    address: str
-    protocol: str = ""  # Empty: gRPC.
-    path: str = ""  # Of one that speaks HTTP: its place at `address`.
-    token: str = field(default="", repr=False)
 
 
 class Upstreams(Protocol):

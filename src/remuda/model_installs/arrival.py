@@ -3,24 +3,28 @@ Reading blocks: not for an event loop.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Final
 
 import yaml
 
-from remuda.core.errors import Invalid
+from remuda.core.errors import Invalid, Misconfigured
 from remuda.hubs.model import ModelHints
+from remuda.model_installs.companions import COMPANION, artifact_folder
 from remuda.model_installs.naming import folder_of
-from remuda.models.config import ModelConfig, Template
+from remuda.models.config import ModelConfig, Parameters, Template
 from remuda.models.gguf import parts_of, read_header
 from remuda.models.gguf_file import describe_gguf, open_gguf
+from remuda.models.model_folder import TEXT_BACKENDS, folder_backends, folder_purpose
 from remuda.models.reading import read_model, write_model
+from remuda.models.templates import check_ollamas
 
 _GGUF: Final = ".gguf"
-_PROJECTORS: Final = frozenset({"mmproj", "clip"})
-_FOLDER_CONFIG: Final = "config.json"
-_FOLDER_BACKEND: Final = "vllm"
+_PROJECTOR: Final = "mmproj"
+_ADAPTER: Final = "adapter"
+_DRAFT: Final = "draft"
+_FOLDER_CONFIGS: Final = frozenset({"config.json", "model_index.json"})
 _NO_HINTS: Final = ModelHints()
 # Ollama's names of parameters, and ours.
 _SAMPLING: Final = {
@@ -38,44 +42,118 @@ _SAMPLING: Final = {
 @dataclass(frozen=True, slots=True)
 class _Found:
     path: str  # Below the folder of models.
-    projector: bool
+    role: str  # Empty: the model itself.
+    sees: bool
+    hears: bool
 
 
-def described(
-    name: str, folder: Path, paths: Sequence[str], hints: ModelHints = _NO_HINTS, overlay: str = ""
-) -> ModelConfig:
-    """How to serve the model of these files, which are below `folder`. Invalid, naming the file, for what is
-    no model or not all of one. `overlay` is YAML that is laid over it."""
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """What has come of one model. `roles` says of paths what their source calls them: mmproj, adapter or
+    draft. `overlay` is YAML that is laid over the configuration; `folder_backend` serves safetensors here."""
+
+    name: str
+    folder: Path
+    paths: Sequence[str]  # Below the folder.
+    roles: Mapping[str, str] = field(default_factory=dict)
+    hints: ModelHints = _NO_HINTS
+    overlay: str = ""
+    folder_backend: str = TEXT_BACKENDS[0]
+
+
+def described(arrival: Arrival) -> ModelConfig:
+    """How to serve the model of these files. Invalid, naming the file, for what is no model or not all of
+    one."""
+    over = _overlay(arrival)
     try:
-        config = _described(name, folder, paths, hints)
+        config = _described(arrival, over)
     except Invalid as error:  # In the words of those who named the model: nobody knows this folder.
-        cleaned = error.message.replace(f"{folder}/", "")
+        cleaned = error.message.replace(f"{arrival.folder}/", "")
         raise type(error)(cleaned, hint=error.hint) from None
-    return _overlaid(config, overlay, _by_short_name(name, paths)) if overlay.strip() else config
+    return _with_artifacts(_overlaid(config, over), arrival) if over else config
 
 
-def _by_short_name(name: str, paths: Sequence[str]) -> Mapping[str, str]:
+def _with_artifacts(config: ModelConfig, arrival: Arrival) -> ModelConfig:
+    """Backends find artifacts by options with their names."""
+    own = folder_of(arrival.name)
+    places = [(one.name, f"{own}/{artifact_folder(one)}") for one in config.artifacts if one.name]
+    brought = [
+        f"{name}:{place}"
+        for name, place in places
+        if any(path.startswith(f"{place}/") for path in arrival.paths)
+    ]
+    more = tuple(option for option in brought if option not in config.options)
+    return config.model_copy(update={"options": (*config.options, *more)}) if more else config
+
+
+def _overlay(arrival: Arrival) -> dict[str, object]:
+    """What is laid over, with files named by where they are."""
+    if not arrival.overlay.strip():
+        return {}
+    over = yaml.safe_load(arrival.overlay)
+    if not isinstance(over, dict):
+        raise Invalid("what is laid over the model's configuration must be a map of keys")
+    files = _by_short_name(arrival)
+    named = _placed({key: value for key, value in over.items() if key != "name"}, files)
+    assert isinstance(named, dict), "a map stays one"
+    parameters = named.get("parameters")
+    if isinstance(parameters, dict) and isinstance(folder := parameters.get("model"), str):
+        place = f"{folder_of(arrival.name)}/{folder}"
+        if any(path.startswith(f"{place}/") for path in arrival.paths):
+            parameters["model"] = place
+    return named
+
+
+def _by_short_name(arrival: Arrival) -> Mapping[str, str]:
     """By what they are called below the model's own folder, as a gallery names them."""
-    prefix = f"{folder_of(name)}/"
-    return {path.removeprefix(prefix): path for path in paths}
+    prefix = f"{folder_of(arrival.name)}/"
+    return {path.removeprefix(prefix): path for path in arrival.paths}
 
 
-def _described(name: str, folder: Path, paths: Sequence[str], hints: ModelHints) -> ModelConfig:
-    found = [_look(folder, path) for path in sorted(paths) if _is_first(path)]
-    models = [one for one in found if not one.projector]
-    if not models:
-        return _of_folder(name, paths)
-    if len(models) > 1:
-        names = ", ".join(PurePosixPath(one.path).name for one in models[:5])
+def _described(arrival: Arrival, over: Mapping[str, object]) -> ModelConfig:
+    found = [_look(arrival, path) for path in sorted(arrival.paths) if _is_first(path)]
+    models = [one.path for one in found if not one.role]
+    wanted = _named_file(over)
+    if wanted not in models and (not models or wanted):
+        known = any(path == wanted or path.startswith(f"{wanted}/") for path in arrival.paths)
+        if over.get("backend") and wanted and known and not folder_backends(arrival.paths):
+            # Its gallery says what serves it: models of other formats have no header that we could read.
+            return ModelConfig(name=arrival.name)
+        if not models:
+            return _of_folder(arrival)
+    if len(models) > 1 and wanted not in models:
+        names = ", ".join(PurePosixPath(path).name for path in models[:5])
         raise Invalid(f"there are several models: {names}", hint="name one of the files")
-    gguf = open_gguf(folder / models[0].path)
-    config = describe_gguf(gguf.first.name, gguf.header, models[0].path)
-    changes: dict[str, object] = {"name": name}
-    if projector := next((one.path for one in found if one.projector), ""):
-        changes["mmproj"] = projector
-        changes["known_usecases"] = (*config.known_usecases, "vision")
-    config = config.model_copy(update=changes)
-    return _hinted(config, hints, has_template=gguf.header.has_chat_template)
+    path = wanted if wanted in models else models[0]
+    gguf = open_gguf(arrival.folder / path)
+    config = describe_gguf(gguf.first.name, gguf.header, path)
+    config = config.model_copy(update={"name": arrival.name, **_companions(config, found)})
+    return _hinted(config, arrival.hints, has_template=gguf.header.has_chat_template)
+
+
+def _named_file(over: Mapping[str, object]) -> str:
+    """What the overlay calls the model itself; empty: nothing."""
+    parameters = over.get("parameters")
+    named = parameters.get("model") if isinstance(parameters, dict) else None
+    return named if isinstance(named, str) else ""
+
+
+def _companions(config: ModelConfig, found: Sequence[_Found]) -> dict[str, object]:
+    """The keys for what belongs to the model."""
+    changes: dict[str, object] = {}
+    if projector := next((one for one in found if one.role == _PROJECTOR), None):
+        changes["mmproj"] = projector.path
+        sees = {"vision"} if projector.sees or not projector.hears else set[str]()
+        audible = {"audio"} if projector.hears else set[str]()
+        changes["known_usecases"] = (
+            *config.known_usecases,
+            *sorted((sees | audible) - {*config.known_usecases}),
+        )
+    if adapters := tuple(one.path for one in found if one.role == _ADAPTER):
+        changes["lora_adapters"] = adapters
+    if draft := next((one.path for one in found if one.role == _DRAFT), ""):
+        changes["draft_model"] = draft
+    return changes
 
 
 def _is_first(path: str) -> bool:
@@ -84,28 +162,30 @@ def _is_first(path: str) -> bool:
     return name.lower().endswith(_GGUF) and parts_of(name)[0] == name
 
 
-def _look(folder: Path, path: str) -> _Found:
+def _look(arrival: Arrival, path: str) -> _Found:
     try:
-        with (folder / path).open("rb") as file:
+        with (arrival.folder / path).open("rb") as file:
             header = read_header(file)
     except Invalid as error:
         raise type(error)(f"{path}: {error.message}", hint=error.hint) from None
-    return _Found(path, header.kind in _PROJECTORS or header.architecture in _PROJECTORS)
+    role = _PROJECTOR if header.is_projector else _ADAPTER if header.kind == _ADAPTER else ""
+    return _Found(path, role or arrival.roles.get(path, ""), header.sees, header.hears)
 
 
-def _of_folder(name: str, paths: Sequence[str]) -> ModelConfig:
+def _of_folder(arrival: Arrival) -> ModelConfig:
     """A model that is a folder: its weights are in safetensors, and a server reads all of it."""
-    tops = {path.rpartition("/")[0] for path in paths if PurePosixPath(path).name == _FOLDER_CONFIG}
-    if not tops or not any(path.endswith(".safetensors") for path in paths):
-        shown = ", ".join(PurePosixPath(path).name for path in sorted(paths)[:5])
+    own = [path for path in arrival.paths if arrival.roles.get(path) != COMPANION]
+    tops = {path.rpartition("/")[0] for path in own if PurePosixPath(path).name in _FOLDER_CONFIGS}
+    if not tops or not any(path.endswith(".safetensors") for path in arrival.paths):
+        shown = ", ".join(PurePosixPath(path).name for path in sorted(arrival.paths)[:5])
         raise Invalid(
             f"{shown}: there is no model in it",
-            hint="a model is a GGUF file, or a folder with config.json and safetensors",
+            hint="a model is a GGUF file, a folder with config.json and safetensors, or what its gallery "
+            "names a backend for",
         )
-    text = write_model(ModelConfig(name=name, backend=_FOLDER_BACKEND))
-    return read_model(text).model_copy(
-        update={"parameters": ModelConfig().parameters.model_copy(update={"model": min(tops)})}
-    )
+    top = min(tops)
+    config = ModelConfig(name=arrival.name, backend=arrival.folder_backend, parameters=Parameters(model=top))
+    return config.model_copy(update=folder_purpose(arrival.folder / top))
 
 
 def _hinted(config: ModelConfig, hints: ModelHints, *, has_template: bool) -> ModelConfig:
@@ -128,21 +208,27 @@ def _hinted(config: ModelConfig, hints: ModelHints, *, has_template: bool) -> Mo
         changes["stopwords"] = tuple(map(str, stops if isinstance(stops, list) else [stops]))
     if hints.system:
         changes["system_prompt"] = hints.system
-    if hints.template and not has_template and not config.embeddings and not config.reranking:
+    chats = not has_template and not config.embeddings and not config.reranking
+    if hints.template and chats and not template_fault(hints):
         changes["template"] = Template(chat=hints.template)
         changes["known_usecases"] = ("chat", "completion")
     return config.model_copy(update=changes)
 
 
-def _overlaid(config: ModelConfig, overlay: str, files: Mapping[str, str]) -> ModelConfig:
-    """Maps are merged key by key, anything else is replaced. Files are named by where they are."""
+def template_fault(hints: ModelHints) -> str:
+    """Why a hub's template cannot be used; empty: it can, or there is none."""
+    try:
+        if hints.template:
+            check_ollamas(hints.template)
+    except Misconfigured as error:
+        return f"the template that its source has for it cannot be used: {error.message}"
+    return ""
+
+
+def _overlaid(config: ModelConfig, over: dict[str, object]) -> ModelConfig:
+    """Maps are merged key by key, anything else is replaced."""
     base = yaml.safe_load(write_model(config))
-    over = yaml.safe_load(overlay)
-    if not isinstance(over, dict):
-        raise Invalid("what is laid over the model's configuration must be a map of keys")
-    named = _placed({key: value for key, value in over.items() if key != "name"}, files)
-    assert isinstance(named, dict), "a map stays one"
-    merged = _merged(base, named)
+    merged = _merged(base, over)
     return read_model(yaml.safe_dump(merged, sort_keys=False, allow_unicode=True))
 
 

@@ -1,12 +1,11 @@
 """Installs one model: what its source stands for, room for it, its files, what they are, and only then the
-model itself with its manifest. A frontend that dies over it is replaced; whoever goes on has what was fetched
+model itself with its manifest. A frontend that dies over it is replaced; the next one has what was fetched
 here before.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Final
 
 import anyio
@@ -16,13 +15,22 @@ from anyio.to_thread import run_sync
 from remuda.core.errors import Conflict, Invalid, NotFound, PeerFailed, Problem, RemudaError
 from remuda.core.ids import FrontendId
 from remuda.hubs.model import AskRoom, RemoteFile, Resolved
-from remuda.model_installs.arrival import described
+from remuda.model_installs.arrival import Arrival, described, template_fault
 from remuda.model_installs.library import Arrived, BroughtModel, ModelLibrary
 from remuda.model_installs.naming import folder_of
-from remuda.model_installs.ports import InstalledModels, ModelHub, ModelTable, ProgressTeller
-from remuda.models.files import Manifest, ManifestFile, make_manifest
+from remuda.model_installs.ports import (
+    ChooseBackend,
+    InstalledModels,
+    ModelHub,
+    ModelTable,
+    ProgressTeller,
+)
+from remuda.model_installs.rooms import first_of
+from remuda.model_installs.source_files import SourceFiles
+from remuda.model_installs.uploads import is_uploaded
+from remuda.models.files import Manifest, ManifestFile, checked_path, make_manifest
+from remuda.models.model_folder import folder_backends
 from remuda.models.reading import read_model, write_model
-from remuda.models.source_refs import parse_source
 from remuda.oci.errors import ContentRefused, DiskFull
 from remuda.ops.model import DoneWithNote, Ending, ModelSpec, NotNeeded, Step
 from remuda.scheduler.model import ADDED, StoredModel
@@ -46,6 +54,7 @@ class InstallerDeps:
     progress: ProgressTeller
     table: ModelTable
     frontend: FrontendId
+    backends: ChooseBackend = first_of
 
 
 class Installer:
@@ -54,7 +63,7 @@ class Installer:
 
     async def install(self, step: Step) -> Ending:
         """None when the model is there, with all its files. Any other end leaves no trace of it but what was
-        fetched, which a later attempt goes on with."""
+        fetched, which a later attempt resumes."""
         install = _Install(self._deps, step)
         ending: Ending = None
         async with anyio.create_task_group() as tasks:
@@ -108,11 +117,11 @@ class _Install:
         self._fetched: list[ManifestFile] = []
 
     async def keep_telling(self) -> None:
-        seq, told = 0, None
+        seq, published = 0, None
         while True:
             reached = replace(self._reached)
-            if reached != told:
-                seq, told = seq + 1, reached
+            if reached != published:
+                seq, published = seq + 1, reached
                 await self._deps.progress.tell(self._step, reached.event(self._step, seq))
             await anyio.sleep(_TELL_EVERY_S)
 
@@ -136,11 +145,13 @@ class _Install:
         self._reached = _Reached()
         self._fetched = []
         before = await self._known()
-        if self._spec.parts:
-            resolved = await self._from_parts()
-        else:
-            resolved = await self._deps.hub.resolve(parse_source(text), self._deps.room)
-        files = await self._known_content(resolved.revision, self._pinned(resolved.files))
+        sources = SourceFiles(self._deps.hub, self._deps.room, self._step.source.uri, self._spec)
+        resolved = await sources.resolved(text)
+        resolved = replace(resolved, files=tuple(self._pinned(resolved.files)))
+        resolved = replace(resolved, files=(*resolved.files, *await sources.companions()))
+        for file in resolved.files:  # Before hours of fetching.
+            checked_path(f"{folder_of(self._name)}/{file.path}")
+        files = await self._known_content(resolved.revision, resolved.files)
         await self._check_room(files)
         with ExitStack() as holds:
             for number, file in enumerate(files, 1):
@@ -150,27 +161,18 @@ class _Install:
                 self._reached.file_bytes = 0
             self._reached.phase = CHECKING
             manifest = make_manifest(
-                tuple(self._fetched), self._step.source.uri, resolved.revision, resolved.choice
+                tuple(self._fetched),
+                self._step.source.uri,
+                resolved.revision,
+                self._choice(resolved),
+                resolved.notes,
             )
             if before is not None and self._is_there(before, manifest):
                 return DoneWithNote(ALREADY_INSTALLED)
             return await self._arrived(resolved, manifest)
 
-    async def _from_parts(self) -> Resolved:
-        """Each file from its own source."""
-        files: list[RemoteFile] = []
-        for part in self._spec.parts:
-            source = parse_source(part.source)
-            found = (await self._deps.hub.resolve(source, self._deps.room)).files
-            own = [one for one in found if not one.role] or found  # Without what a hub knows to belong to it.
-            if len(own) != 1:
-                raise Invalid(f"{part.source} is {len(own)} files, and one is meant, called {part.path}")
-            if part.sha256 and own[0].sha256 not in ("", part.sha256):
-                raise ContentRefused(
-                    f"{part.path} is to have the checksum {part.sha256}, not {own[0].sha256}"
-                )
-            files.append(replace(own[0], path=part.path, sha256=part.sha256 or own[0].sha256))
-        return Resolved(parse_source(self._step.source.uri), "", tuple(files))
+    def _choice(self, resolved: Resolved) -> str:
+        return "; ".join(filter(None, (self._spec.choice, resolved.choice)))
 
     async def _known(self) -> StoredModel | None:
         """The model of this name, if it was installed before. Conflict for another one."""
@@ -181,7 +183,7 @@ class _Install:
         return found
 
     def _is_there(self, before: StoredModel, manifest: Manifest) -> bool:
-        same = before.manifest is not None and before.manifest.files == manifest.files
+        same = before.manifest is not None and _contents(before.manifest) == _contents(manifest)
         return same and before.kept_by == self._deps.frontend and self._deps.library.is_whole(manifest.files)
 
     def _pinned(self, files: Sequence[RemoteFile]) -> Sequence[RemoteFile]:
@@ -206,7 +208,7 @@ class _Install:
         await run_sync(self._deps.library.note_arrived, self._step.op, Arrived(revision, came))
 
     async def _check_room(self, files: Sequence[RemoteFile]) -> None:
-        """Before the first byte."""
+        """Before the first byte. What was uploaded is on this disk already, and will be linked."""
         sizes = [file.size for file in files]
         known = None not in sizes
         whole = sum(size for size in sizes if size is not None)
@@ -217,7 +219,7 @@ class _Install:
             missing = sum(
                 library.missing_bytes(file.digest, file.size) if file.digest else file.size
                 for file in files
-                if file.size is not None
+                if file.size is not None and not is_uploaded(file)
             )
             library.check_room(self._name, missing if known else None, whole if known else None)
 
@@ -238,15 +240,25 @@ class _Install:
             if path is not None:
                 break
         where = f"{folder_of(self._name)}/{file.path}"
-        return ManifestFile(path=where, size=path.stat().st_size, sha256=digest.removeprefix("sha256:"))
+        sha256 = digest.removeprefix("sha256:")
+        return ManifestFile(path=where, size=path.stat().st_size, sha256=sha256, origin=file.public_url)
 
     async def _arrived(self, resolved: Resolved, manifest: Manifest) -> Ending:
         library, step = self._deps.library, self._step
         paths = [file.path for file in manifest.files]
         staged = await run_sync(library.stage, step.op, manifest.files)
         try:
-            look = partial(described, self._name, staged, paths, resolved.hints, self._spec.config)
-            config = await run_sync(look)
+            choice = await self._deps.backends(folder_backends(paths))
+            arrival = Arrival(
+                self._name,
+                staged,
+                paths,
+                _roles(self._name, resolved),
+                resolved.hints,
+                self._spec.config,
+                choice.backend,
+            )
+            config = await run_sync(described, arrival)
             text = write_model(config)
             before = await self._known()  # Downloads take hours, in which people add and edit models.
             if before is not None and _still_fits(before, paths):
@@ -264,7 +276,15 @@ class _Install:
         self._deps.table.rows_changed()
         await run_sync(library.forget_arrived, step.op)
         log.info("model_installed", model=self._name, source=step.source.uri, bytes=manifest.size)
-        return DoneWithNote(resolved.choice) if resolved.choice else None
+        warning = choice.warning if config.backend == choice.backend else ""
+        unused = "" if config.template.use_tokenizer_template else template_fault(resolved.hints)
+        notes = (self._choice(resolved), *resolved.notes, warning, unused)
+        return DoneWithNote("; ".join(filter(None, notes))) if any(notes) else None
+
+
+def _roles(name: str, resolved: Resolved) -> Mapping[str, str]:
+    """What files are beside the model, by the places they have."""
+    return {f"{folder_of(name)}/{file.path}": file.role for file in resolved.files if file.role}
 
 
 def _still_fits(before: StoredModel, paths: Sequence[str]) -> bool:
@@ -273,6 +293,10 @@ def _still_fits(before: StoredModel, paths: Sequence[str]) -> bool:
         return before.manifest is not None and read_model(before.text).file in paths
     except Invalid:
         return False
+
+
+def _contents(manifest: Manifest) -> Sequence[tuple[str, str]]:
+    return [(file.path, file.sha256) for file in manifest.files]
 
 
 def _alias_of(model: StoredModel) -> str:

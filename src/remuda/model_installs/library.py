@@ -9,9 +9,10 @@ import os
 import shutil
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from stat import S_ISREG
+from typing import Final, NamedTuple
 
 import structlog
 from pydantic import TypeAdapter, ValidationError
@@ -30,13 +31,31 @@ _STAGING: Final = ".installing-"  # Hidden: neither workers nor backends look th
 _READ_ONLY: Final = 0o444
 
 
+class Stamp(NamedTuple):
+    """What a file looked like when it was put in its place: while it still does, nobody has written to it."""
+
+    inode: int
+    size: int
+    modified_ns: int
+
+
 @dataclass(frozen=True, slots=True)
 class BroughtModel:
     """What the fleet has put into the folder of models for one model."""
 
     name: str
     op: str  # The operation that did.
-    files: tuple[ManifestFile, ...]
+    files: tuple[ManifestFile, ...]  # While they are replaced also those of before, of one path twice.
+    stamps: Mapping[str, Stamp] = field(default_factory=dict)  # By path; a missing one costs a checksum.
+
+
+@dataclass(frozen=True, slots=True)
+class Removed:
+    """What became of the files that were brought for a model."""
+
+    freed_bytes: int = 0
+    used: tuple[str, ...] = ()  # Stay, because other models name them.
+    changed: tuple[str, ...] = ()  # Stay, because they are not what was brought: a person has changed them.
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,36 +153,78 @@ class ModelLibrary:
     def publish(self, brought: BroughtModel, staged: Path) -> None:
         """Move staged files to where backends find them. Conflict for a different file that a person has put
         there. Files of an earlier version of the model that are not part of it any more go."""
-        known = {file.path for one in self.brought() for file in one.files}
-        own = self._note_of(brought.name)
-        before = () if own is None else own.files
-        new = [file for file in brought.files if not self._is_persons_own(file, known)]
+        notes = self.brought()
+        new = [file for file in brought.files if not self._is_persons_own(file, notes)]
         now = {file.path for file in new}
-        kept = tuple(file for file in before if file.path not in now)
-        self._write_note(BroughtModel(brought.name, brought.op, (*new, *kept)))
+        own = self._note_of(brought.name)
+        before = BroughtModel(brought.name, brought.op, ()) if own is None else own
+        fresh = [file for file in new if not os.path.lexists(self.models / file.path)]
+        # Before anything moves, so that what a killed frontend has moved is known to be the fleet's.
+        self._write_note(BroughtModel(brought.name, brought.op, (*new, *before.files), before.stamps))
         try:
             for file in new:
                 target = self.models / file.path
                 target.parent.mkdir(parents=True, exist_ok=True)
                 os.replace(staged / file.path, target)
-            for file in kept:
-                self._unlink(file.path)
+            for file in before.files:
+                if file.path not in now and self._is_ours(file.path, (before,)):
+                    self._unlink(file.path)
         except OSError as error:
+            if own is None:  # An install that fails leaves nothing, or what it left would be of no model.
+                self._take_back(brought.name, fresh)
             raise _trouble(error, self.models, 0) from error
-        self._write_note(BroughtModel(brought.name, brought.op, tuple(new)))
+        stamps = {file.path: stamp for file in new if (stamp := self._stamp(file.path)) is not None}
+        self._write_note(BroughtModel(brought.name, brought.op, tuple(new), stamps))
         shutil.rmtree(staged, ignore_errors=True)
 
-    def _is_persons_own(self, file: ManifestFile, known: Collection[str]) -> bool:
+    def _take_back(self, name: str, files: Iterable[ManifestFile]) -> None:
+        """Best effort: what stays is still in the note, and goes when unused files are looked for."""
+        with suppress(RemudaError, OSError):
+            for file in files:
+                if self._is_ours(file.path, (BroughtModel(name, "", (file,)),)):
+                    self._unlink(file.path)
+            self._note_path(name).unlink(missing_ok=True)
+
+    def _is_persons_own(self, file: ManifestFile, notes: Sequence[BroughtModel]) -> bool:
         """Whether a person has put the very same file there, which then stays theirs."""
         target = self.models / file.path
-        if file.path in known or not target.exists():
+        for parent in target.relative_to(self.models).parents:
+            place = self.models / parent
+            if place.exists() and not place.is_dir():
+                raise Conflict(
+                    f"{place} is a file, and {file.path} needs a folder of that name",
+                    hint="move it away, or choose another name for the model",
+                )
+        if not target.exists() or self._is_ours(file.path, notes):
             return False
         if target.is_file() and target.stat().st_size == file.size and _sha256(target) == file.sha256:
             return True
+        brought = any(one.path == file.path for note in notes for one in note.files)
         raise Conflict(
-            f"{target} is there already, and is not what would be installed",
+            f"{target} was changed by a person since it was installed"
+            if brought
+            else f"{target} is there already, and is not what would be installed",
             hint="move it away, or choose another name for the model",
         )
+
+    def _is_ours(self, path: str, notes: Iterable[BroughtModel]) -> bool:
+        """Whether what is there now is still what was brought, by how it looked then or by its content."""
+        stamp = self._stamp(path)
+        if stamp is None:
+            return False
+        for note in notes:
+            sums = {one.sha256 for one in note.files if one.path == path and one.size == stamp.size}
+            if sums and (note.stamps.get(path) == stamp or _sha256(self.models / path) in sums):
+                return True
+        return False
+
+    def _stamp(self, path: str) -> Stamp | None:
+        """None: there is no file. A link is none: a person has made it."""
+        try:
+            found = (self.models / path).lstat()
+        except OSError:
+            return None
+        return Stamp(found.st_ino, found.st_size, found.st_mtime_ns) if S_ISREG(found.st_mode) else None
 
     def discard_staged(self, op: str) -> None:
         shutil.rmtree(self._staging(op), ignore_errors=True)
@@ -182,20 +243,28 @@ class ModelLibrary:
 
     def remove(
         self, name: str, *, others_use: Collection[str] = (), keep_content: Collection[str] = ()
-    ) -> int:
-        """Remove what was brought for this model, but for paths and digests that others use. How many bytes
-        that were."""
+    ) -> Removed:
+        """Remove what was brought for this model, but for paths and digests that others use: those stay in
+        its note until they do not. What a person has changed is theirs."""
         note = self._note_of(name)
         if note is None:
-            return 0
-        freed = 0
+            return Removed()
+        used = tuple(file for file in note.files if file.path in others_use)
+        keep = {*keep_content, *(file.digest for file in used)}
+        freed, changed = 0, list[str]()
+        for path in dict.fromkeys(file.path for file in note.files if file not in used):
+            if self._is_ours(path, (note,)):
+                self._unlink(path)
+            elif os.path.lexists(self.models / path):
+                changed.append(path)
         for file in note.files:
-            if file.path not in others_use:
-                self._unlink(file.path)
-            if file.digest not in keep_content and self.blobs.discard(file.digest):
+            if file.digest not in keep and self.blobs.discard(file.digest):
                 freed += file.size
-        self._note_path(name).unlink(missing_ok=True)
-        return freed
+        if not used:
+            self._note_path(name).unlink(missing_ok=True)
+        elif len(used) < len(note.files):
+            self._write_note(BroughtModel(name, note.op, used, note.stamps))
+        return Removed(freed, tuple(dict.fromkeys(file.path for file in used)), tuple(changed))
 
     def remove_paths(self, paths: Iterable[str]) -> None:
         """Files that a person has put there, and wants gone."""
@@ -215,14 +284,19 @@ class ModelLibrary:
         target = self.models / path
         try:
             target.unlink(missing_ok=True)
+        except NotADirectoryError:  # Where its folder was is a file now: nothing of this path is there.
+            return
         except OSError as error:
-            raise _trouble(error, self.models, 0) from error
+            raise Misconfigured(
+                f"{target} cannot be removed: {os_reason(error)}",
+                hint="correct the permissions of its folder, or remove it there yourself",
+            ) from error
         for parent in target.parents:
             if parent == self.models:
                 return
             try:
                 parent.rmdir()
-            except OSError:  # Something of somebody else's is in it.
+            except OSError:  # It has files that are not ours.
                 return
 
     # Notes.

@@ -1,7 +1,8 @@
-"""What a model is called when nobody says, and in which folder its files are. Pure."""
+"""What a model is called when no name is given, and in which folder its files are. Pure."""
 
 import hashlib
 import re
+from collections.abc import Sequence
 from pathlib import PurePosixPath
 from typing import Final
 from urllib.parse import unquote, urlsplit
@@ -20,6 +21,7 @@ from remuda.models.source_refs import (
     ModelSource,
     OciModel,
     OllamaModel,
+    UploadedFiles,
     WebFile,
     WheelFile,
 )
@@ -27,6 +29,7 @@ from remuda.models.source_refs import (
 _PACKAGING: Final = re.compile(r"[-_.]gguf$", re.IGNORECASE)
 _ODD: Final = re.compile(r'[\\:*?"<>|\s]+')
 _MARK_CHARS: Final = 8
+NAME_BYTES_MAX: Final = 200  # File systems allow 255, and `folder_of` and partial files add to them.
 
 
 def default_name(source: ModelSource) -> str:
@@ -53,6 +56,19 @@ def _named(source: ModelSource) -> str:
             return _bare(key.rstrip("/"))
         case GithubFile(_, _, path) | LocalPath(path) | WheelFile(_, _, path):
             return _bare(path)
+        case UploadedFiles():
+            return ""  # Its files say more: see `uploaded_name`.
+
+
+def uploaded_name(paths: Sequence[str]) -> str:
+    """What a model of these files is called: by its GGUF file, which has to be alone or the first of a split
+    one; empty where they do not tell."""
+    named = {_bare(path) for path in paths if path.lower().endswith(".gguf") and not _is_projector(path)}
+    return named.pop() if len(named) == 1 else ""
+
+
+def _is_projector(path: str) -> bool:
+    return "mmproj" in PurePosixPath(path).name.lower()
 
 
 def _bare(path: str) -> str:
@@ -63,6 +79,13 @@ def checked_name(name: str) -> str:
     """The name itself. Invalid for one that no model could have."""
     check_name(name)
     check_new_name(name)
+    if (length := len(name.encode())) > NAME_BYTES_MAX:
+        raise Invalid(
+            f"name: {length} bytes (as UTF-8); at most {NAME_BYTES_MAX} are accepted, for the model's folder "
+            "is named after it",
+            hint="choose a shorter one with --name",
+            param="name",
+        )
     return name
 
 

@@ -1,10 +1,11 @@
 """What installs and removals of models need of hubs, the store and the rest of a frontend."""
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from remuda.hubs.model import AskRoom, RemoteFile, Resolved
-from remuda.models.source_refs import ModelSource
+from remuda.models.source_refs import HubModel, ModelSource
 from remuda.oci.blobs import BlobStore, OnBytes
 from remuda.ops.model import OpId, Step
 from remuda.scheduler.model import StoredModel
@@ -16,6 +17,10 @@ class ModelHub(Protocol):
 
     async def resolve(self, source: ModelSource, room: AskRoom) -> Resolved:
         """What the source stands for now."""
+        ...
+
+    async def snapshot(self, source: HubModel) -> Resolved:
+        """All files of a repository, as they are now."""
         ...
 
     async def fetch(self, file: RemoteFile, blobs: BlobStore, on_bytes: OnBytes) -> str:
@@ -41,8 +46,20 @@ class InstalledModels(Protocol):
 
 class ProgressTeller(Protocol):
     async def tell(self, step: Step, event: InstallProgress) -> None:
-        """How far this attempt is, to whoever watches on any frontend. Best effort."""
+        """How far this attempt is, for those who watch on any frontend. Best effort."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class BackendChoice:
+    """What is to serve a model. `warning`: what people should know about it."""
+
+    backend: str
+    warning: str = ""
+
+
+ChooseBackend = Callable[[Sequence[str]], Awaitable[BackendChoice]]
+"""Given the backends that could serve a model, best first; none for models that need no choice."""
 
 
 class ModelTable(Protocol):

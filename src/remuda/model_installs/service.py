@@ -2,33 +2,41 @@
 waits for bytes.
 """
 
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Final
 
+import yaml
 from anyio.to_thread import run_sync
 
 from remuda.core.clock import Clock
 from remuda.core.entropy import Entropy
-from remuda.core.errors import Conflict, Invalid, NotFound
+from remuda.core.errors import Conflict, Forbidden, Invalid, NotFound
 from remuda.core.hints import pasted
-from remuda.core.ids import MachineId
+from remuda.core.ids import FrontendId, MachineId
 from remuda.fleet.health import Standing
-from remuda.fleet.node_views import current_report
 from remuda.fleet.verdicts import is_localai
 from remuda.gallery.model import Reading
 from remuda.gallery.model_configs import ComposedModel
 from remuda.gallery.model_entries import FoundModel, GalleryFile, ModelEntry, find, similar
+from remuda.hubs.quantisations import choose_entry
+from remuda.model_installs.companions import files_and_downloads, main_artifact
 from remuda.model_installs.installer import check_replaceable
-from remuda.model_installs.naming import checked_name, default_name
+from remuda.model_installs.naming import checked_name, default_name, uploaded_name
 from remuda.model_installs.ports import InstalledModels
-from remuda.models.config import ModelConfig
-from remuda.models.files import checked_path, path_fault
-from remuda.models.needed_files import needed_files
-from remuda.models.paths import named_files
-from remuda.models.reading import read_model
-from remuda.models.source_refs import HubModel, LocalPath, ModelSource, is_source, parse_source
+from remuda.model_installs.removed_files import brought_for, has_any, removed_paths, why_left
+from remuda.model_installs.rooms import node_rooms
+from remuda.model_installs.uploads import ModelUploads
+from remuda.models.files import checked_path
+from remuda.models.source_refs import (
+    HubModel,
+    LocalPath,
+    ModelSource,
+    UploadedFiles,
+    is_source,
+    parse_source,
+)
 from remuda.ops.model import (
     FRONTENDS,
     FRONTENDS_NAME,
@@ -40,16 +48,18 @@ from remuda.ops.model import (
     OpId,
     RollOut,
     Source,
+    State,
     Step,
 )
-from remuda.ops.ports import UNCOUNTED, Figures, Filter, OpStore, Submitted
+from remuda.ops.ports import UNCOUNTED, Figures, Filter, OpSignal, OpStore, Submitted
 from remuda.scheduler.model import StoredModel
-from remuda.scheduler.ports import OpSignal
-from remuda.wire.nodes import Report
+from remuda.scheduler.service import being_installed
+from remuda.wire.sizes import parse_size
 
 _AT_ONCE: Final = 64
 _INSTALLS: Final = frozenset({Kind.INSTALL_MODEL})
 _NAMED_MAX: Final = 3
+_LIVE_MAX: Final = 1000
 _FILES: Final = (".gguf", ".yaml", ".yml")
 
 
@@ -60,10 +70,34 @@ class InstallRequest:
     by: str = ""
     sha256: str = ""
     idempotency_key: str = ""
+    variant: str = ""  # Of a gallery's model; empty: one that fits a node.
+    context_size: int = 0  # In tokens; 0: as its files say.
+    on_own_machine: bool = False  # By a user of the frontend's own machine, who could read its files anyway.
 
 
 @dataclass(frozen=True, slots=True)
-class _Wanted:
+class HoldingFrontend:
+    """This frontend, as operations name it that no other can carry out."""
+
+    frontend: FrontendId
+    host: str
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """What removing a model takes. `paths`: its files that no other model needs; a person's among them stay
+    on frontends, unless they are asked for."""
+
+    model: StoredModel
+    paths: tuple[str, ...]
+    having: tuple[Standing, ...]  # Nodes that have some of them.
+    left: tuple[Standing, ...]  # Nodes that keep theirs, since their worker could not tell them apart.
+
+
+@dataclass(frozen=True, slots=True)
+class WantedModel:
+    """What is asked for: where it comes from, and what it is to be called."""
+
     source: ModelSource
     name: str
     spec: ModelSpec
@@ -88,6 +122,9 @@ class ModelInstalls:
         own_machines: Collection[MachineId] = (),
         shared: bool = False,
         models_path: Path,
+        uploads: ModelUploads,
+        holder: HoldingFrontend,
+        local_sources: bool = False,
         figures: Figures = UNCOUNTED,
     ) -> None:
         self._models_path = models_path
@@ -102,77 +139,152 @@ class ModelInstalls:
         self._own_machines = own_machines
         self._shared = shared
         self._figures = figures
+        self._uploads = uploads
+        self._holder = holder
+        self._local_sources = local_sources
 
     async def install(self, request: InstallRequest) -> Submitted:
         """The operation that installs it; one that is under way is joined. NotFound for a name that no
         gallery has; Conflict when there is another model of this name, or one is being installed."""
-        wanted = await self._wanted(request)
+        wanted = await self.wanted(request)
         await self._check(wanted)
         source = Source("", uri=str(wanted.source), name=wanted.name, model=wanted.spec)
         return await self._submit(Kind.INSTALL_MODEL, source, request.by, (), request.idempotency_key)
 
     async def present(self, request: InstallRequest) -> str:
-        """The name under which there is what is asked for; empty: there is not."""
-        models = await self._store.models()
+        """The name under which there is what is asked for; empty: there is not. Where it is to have a name of
+        its own, only that one counts."""
+        models = [one for one in await self._store.models() if request.name in ("", one.name)]
         if any(one.name == request.what for one in models):
             return request.what
-        wanted = await self._wanted(request)
+        wanted = await self.wanted(request)
         source = str(wanted.source)
         same = (one for one in models if one.manifest is not None and one.manifest.source == source)
         return next((one.name for one in same), "")
 
-    async def remove(self, name: str, by: str, *, files: bool = False) -> Submitted:
-        """The operation that removes a model: what the fleet brought for it, on frontends and nodes; with
+    async def check_upload(self, name: str, upload: str) -> None:
+        """Before the first byte: Conflict where it could not be installed under this name."""
+        await self._check_name(checked_name(name), f"upload:{upload}")
+
+    async def discard_upload(self, upload: str, file_key: str = "") -> None:
+        """Remove one file of an upload, or without a key all of it. Conflict while it is being installed."""
+        source = f"upload:{upload}"
+        for view in await self._operations.views(Filter(finished=False, kinds=_INSTALLS, limit=_LIVE_MAX)):
+            operation = view.operation
+            if operation.source.uri == source:
+                raise Conflict(
+                    f"the upload is being installed as {operation.source.name}, by operation {operation.id}",
+                    hint=f"wait for it, or cancel it first: remuda ops cancel {operation.id}",
+                )
+        await self._uploads.discard(upload, file_key)
+
+    async def removal(self, name: str, *, files: bool = False) -> Removal:
+        """What removing a model would take: what the fleet brought for it, on frontends and nodes; with
         `files` also what a person put there. NotFound for a model that is not there."""
         models = await self._store.models()
         found = next((one for one in models if one.name == name), None)
         if found is None:
+            if coming := await being_installed(self._operations, name):
+                raise coming
             raise NotFound(f"there is no model {name!r}", hint="remuda models lists those there are")
         others = [one for one in models if one.name != name]
-        paths = await run_sync(_removed_paths, self._models_path, found, others)
-        spec = ModelSpec(written_at=written_at(found), files=paths, any_files=files)
-        peers = files or found.manifest is not None  # They would remove whatever is called so.
-        nodes = await self._nodes_with(paths, peers=peers) if paths else []
-        return await self._submit(Kind.REMOVE_MODEL, Source("", name=name, model=spec), by, nodes)
+        nodes = await self._others_nodes()
+        # What people have put somewhere goes only if it is the model's now, and not if it once was.
+        brought = () if files else tuple(brought_for(name, nodes))
+        paths = await run_sync(removed_paths, self._models_path, found, others, brought)
+        peers = files or found.manifest is not None  # They remove whatever is called so.
+        having = [one for one in nodes if paths and (peers if is_localai(one.node) else has_any(one, paths))]
+        left = [one for one in nodes if paths and is_localai(one.node) and not peers]
+        return Removal(found, paths, tuple(having), tuple(left))
 
-    # Installing.
+    async def remove(self, name: str, by: str, *, files: bool = False) -> Submitted:
+        """The operation that does it."""
+        going = await self.removal(name, files=files)
+        spec = ModelSpec(written_at=written_at(going.model), files=going.paths, any_files=files)
+        source = Source("", name=name, model=spec)
+        return await self._submit(Kind.REMOVE_MODEL, source, by, going.having, left=going.left)
 
-    async def _wanted(self, request: InstallRequest) -> _Wanted:
+    async def wanted(self, request: InstallRequest) -> WantedModel:
+        """What an install would begin with. Nothing is begun."""
         what = request.what.strip()
         if not is_source(what):
             return await self._named(what, request)
+        if request.variant:
+            raise Invalid("a variant is chosen of a gallery's model, and this is a source", param="variant")
         source = parse_source(what)
-        name = checked_name(request.name or default_name(source))
-        return _Wanted(source, name, ModelSpec(sha256=request.sha256))
+        spec = ModelSpec(sha256=request.sha256, config=_overlay(request))
+        match source:
+            case UploadedFiles(upload):
+                paths = [one.file.path for one in await self._uploads.complete(upload)]
+                name = request.name or uploaded_name(paths)
+            case LocalPath():
+                self._check_local(source, request)
+                name = request.name
+            case _:
+                return WantedModel(source, checked_name(request.name or default_name(source)), spec)
+        # Whatever frontend takes it up: no other has these files.
+        held = replace(spec, held_by=self._holder.frontend, held_on=self._holder.host)
+        return WantedModel(source, checked_name(name or default_name(source)), held)
 
-    async def _named(self, what: str, request: InstallRequest) -> _Wanted:
+    def _check_local(self, source: LocalPath, request: InstallRequest) -> None:
+        if not (self._local_sources or request.on_own_machine):
+            raise Forbidden(
+                f"{source} is a file of the frontend's machine, which this frontend does not install for "
+                "others",
+                hint="run this command on that machine, or start the frontend with --allow-local-sources; "
+                "for a file of your machine: remuda models add FILE",
+            )
+
+    async def _named(self, what: str, request: InstallRequest) -> WantedModel:
         readings = await self._galleries(what)
         found = find(readings, what)
         if found is None:
+            if coming := await being_installed(self._operations, what):
+                raise coming
             await self._refuse_name(what, readings)
         assert found is not None, "an unknown name was refused"
+        name = checked_name(request.name or found.entry.name)
+        found, choice = await self._variant(found, request.variant, readings)
         entry = found.entry
         if not entry.source:
-            return await self._listed(found, request)
+            return await self._listed(found, request, name, choice)
         source = _chosen(parse_source(entry.source), entry.quantisation)
         spec = ModelSpec(
-            sha256=request.sha256 or entry.sha256, mirrors=entry.mirrors, config=_config_of(found)
+            sha256=request.sha256 or entry.sha256,
+            mirrors=entry.mirrors,
+            config=_overlay(request, _config_of(found)),
+            choice=choice,
         )
-        return _Wanted(source, checked_name(request.name or entry.name), spec)
+        return WantedModel(source, name, spec)
 
-    async def _listed(self, found: FoundModel, request: InstallRequest) -> _Wanted:
-        """An entry that lists the model's files, as the contract has it."""
-        name = checked_name(request.name or found.entry.name)
+    async def _variant(
+        self, found: FoundModel, wanted: str, readings: Sequence[Reading[ModelEntry]]
+    ) -> tuple[FoundModel, str]:
+        """The entry that is installed for this one, and why."""
+        own = [reading for reading in readings if reading.gallery == found.gallery]
+        known = [found, *filter(None, (find(own, name) for name in found.entry.variants))]
+        entries = {one.entry.name: one for one in known}
+        sizes = {name: parse_size(one.entry.size) or 0 for name, one in entries.items()}
+        nodes = await node_rooms(self._standings) if len(entries) > 1 else ()
+        name, choice = choose_entry(found.entry.name, sizes, wanted, nodes)
+        return entries[name], choice
+
+    async def _listed(
+        self, found: FoundModel, request: InstallRequest, name: str, choice: str
+    ) -> WantedModel:
+        """An entry that lists the model's files, as the contract has it, or whose configuration does."""
         made = await self._compose(found, name)
         local = found.gallery.url.startswith("file:")
-        parts = tuple(_part(file, found, local=local) for file in made.files)
-        if not parts:
+        parts = tuple(_part(file, found, local=local) for file in files_and_downloads(made))
+        source = parts[0].source if parts else main_artifact(made.config)
+        if not source:
             raise Invalid(
                 f"{found.id} names no files: its backend fetches them by itself",
                 hint="add it by its configuration: remuda models add FILE.yaml",
             )
-        spec = ModelSpec(sha256=request.sha256, parts=parts, config=made.config)
-        return _Wanted(parse_source(parts[0].source), name, spec)
+        config = _overlay(request, made.config)
+        spec = ModelSpec(sha256=request.sha256, parts=parts, config=config, choice=choice)
+        return WantedModel(parse_source(source), name, spec)
 
     async def _refuse_name(self, what: str, readings: Sequence[Reading[ModelEntry]]) -> None:
         near = similar(readings, what)
@@ -190,39 +302,44 @@ class ModelInstalls:
         also = f" (galleries that could not be read: {', '.join(unread)})" if unread else ""
         raise NotFound(f"no gallery has a model {what!r}{also}", hint=hint)
 
-    async def _check(self, wanted: _Wanted) -> None:
+    async def _check(self, wanted: WantedModel) -> None:
         """Before anything is written. What changes until the operation begins is found then."""
-        found = next((one for one in await self._store.models() if one.name == wanted.name), None)
+        await self._check_name(wanted.name, str(wanted.source))
+
+    async def _check_name(self, name: str, source: str) -> None:
+        found = next((one for one in await self._store.models() if one.name == name), None)
         if found is not None:
-            check_replaceable(found, str(wanted.source))
-        under_way = Filter(finished=False, kinds=_INSTALLS, model=wanted.name, limit=10)
+            check_replaceable(found, source)
+        under_way = Filter(finished=False, kinds=_INSTALLS, model=name, limit=10)
         for view in await self._operations.views(under_way):
             other = view.operation
-            if other.source.uri != str(wanted.source):
+            if other.source.uri != source:
                 raise Conflict(
-                    f"{wanted.name} is being installed from {other.source.uri}, by operation {other.id}",
+                    f"{name} is being installed from {other.source.uri}, by operation {other.id}",
                     hint="wait for it, cancel it, or choose another name with --name",
                 )
 
     # Removing.
 
-    async def _nodes_with(self, paths: Sequence[str], *, peers: bool) -> list[Standing]:
-        """The nodes that have one of these files, as far as they told; those that tell nothing, too. Nodes
-        with this frontend's own folder are left out: what goes from there goes once."""
+    async def _others_nodes(self) -> list[Standing]:
+        """Nodes with this frontend's own folder are left out: what goes from there goes once."""
         if self._shared:
             return []
-        wanted = frozenset(paths)
+        standings = await self._standings()
         return [
-            one
-            for one in await self._standings()
-            if one.node.machine_id not in self._own_machines
-            and one.node.approved
-            and (peers if is_localai(one.node) else _has(one, wanted))
+            one for one in standings if one.node.machine_id not in self._own_machines and one.node.approved
         ]
 
     async def _submit(
-        self, kind: Kind, source: Source, by: str, nodes: Sequence[Standing], idempotency_key: str = ""
+        self,
+        kind: Kind,
+        source: Source,
+        by: str,
+        nodes: Sequence[Standing],
+        idempotency_key: str = "",
+        left: Sequence[Standing] = (),
     ) -> Submitted:
+        """`left`: nodes that nothing is asked of, with the reason."""
         op, now = OpId(self._entropy.uuid()), self._clock.now()
         operation = Operation(
             op,
@@ -237,11 +354,32 @@ class ModelInstalls:
         goal = Goal((f"model {source.name}",))
         places = [(FRONTENDS, FRONTENDS_NAME), *((one.node.id, one.node.name) for one in nodes)]
         steps = [Step(op, node, name, kind, source, goal) for node, name in places]
+        steps += [
+            Step(
+                op,
+                one.node.id,
+                one.node.name,
+                kind,
+                source,
+                goal,
+                state=State.SKIPPED,
+                why=why_left(source.name),
+            )
+            for one in left
+        ]
         submitted = await self._operations.submit(operation, steps)
         if not submitted.joined:
             self._figures.submitted(kind)
         self._signal.notify()
         return submitted
+
+
+def _overlay(request: InstallRequest, config: str = "") -> str:
+    """What is laid over the model's configuration: `config`, and what was asked for."""
+    if not request.context_size:
+        return config
+    over = yaml.safe_load(config) if config.strip() else {}
+    return yaml.safe_dump({**over, "context_size": request.context_size}, sort_keys=False, allow_unicode=True)
 
 
 def _chosen(source: ModelSource, quantisation: str) -> ModelSource:
@@ -262,40 +400,5 @@ def _config_of(found: FoundModel) -> str:
     return found.entry.overrides or found.entry.config_file
 
 
-def _removed_paths(folder: Path, found: StoredModel, others: Iterable[StoredModel]) -> tuple[str, ...]:
-    """The files of a model, below folders of models, that no other model has or names."""
-    used = {path for one in others for path in _named_by(one)}
-    config = _config(found)
-    needed = () if config is None else needed_files(folder, config, found.manifest)
-    paths = [file.path for file in needed] or _named_by(found)
-    parents = {path: {str(parent) for parent in PurePosixPath(path).parents} for path in paths}
-    return tuple(path for path in dict.fromkeys(paths) if path not in used and not parents[path] & used)
-
-
-def _named_by(model: StoredModel) -> list[str]:
-    if model.manifest is not None:
-        return [file.path for file in model.manifest.files]
-    config = _config(model)
-    named = () if config is None else named_files(config)
-    return [path.lstrip("/") for path in named if not path_fault(path.lstrip("/"))]
-
-
-def _config(model: StoredModel) -> ModelConfig | None:
-    try:
-        return read_model(model.text)
-    except Invalid:
-        return None
-
-
 def written_at(model: StoredModel) -> str:
     return "" if model.updated_at is None else model.updated_at.isoformat()
-
-
-def _has(standing: Standing, paths: Collection[str]) -> bool:
-    """As it told last, also in an earlier life."""
-    report: Report | None = current_report(standing.node)
-    if report is None and standing.node.report is not None:
-        report = Report.model_validate_json(standing.node.report.body)
-    if report is None:
-        return False
-    return report.model_files_more or any(one.path in paths for one in report.model_files)

@@ -1,29 +1,43 @@
-"""Implements ops.ports.FrontendWork: what frontends do for themselves about models; and tells how far it
-is."""
+"""Implements ops.ports.FrontendWork: what frontends do for themselves about models, and how far it is."""
 
 from contextlib import suppress
+from typing import Final
 
 from remuda.core.clock import Clock
-from remuda.core.errors import RemudaError
+from remuda.core.errors import Problem, RemudaError
 from remuda.model_installs.installer import Installer
 from remuda.model_installs.remover import Remover
-from remuda.ops.model import Ending, Kind, Step
+from remuda.model_installs.uploads import ModelUploads, uploaded
+from remuda.ops.model import DoneWithNote, Ending, Kind, Step
 from remuda.ops.ports import BusPort
 from remuda.ops.progress_board import ProgressBoard
 from remuda.wire import subjects
 from remuda.wire.backends import InstallProgress
 from remuda.wire.codec import encode
 
+_NOT_A_MODEL: Final = frozenset({"invalid", "content_refused"})  # And will be none at the next attempt.
+
 
 class ModelFileWork:
-    def __init__(self, installer: Installer, remover: Remover) -> None:
+    def __init__(self, installer: Installer, remover: Remover, uploads: ModelUploads) -> None:
         self._installer = installer
         self._remover = remover
+        self._uploads = uploads
 
     async def carry_out(self, step: Step) -> Ending:
-        if step.kind is Kind.INSTALL_MODEL:
-            return await self._installer.install(step)
-        return await self._remover.remove(step)
+        if step.kind is not Kind.INSTALL_MODEL:
+            return await self._remover.remove(step)
+        ending = await self._installer.install(step)
+        if (upload := uploaded(step.source.uri)) and _is_over(ending):
+            await self._uploads.over(upload)
+        return ending
+
+
+def _is_over(ending: Ending) -> bool:
+    """Whether the uploaded files are of no more use."""
+    if isinstance(ending, Problem):
+        return ending.code in _NOT_A_MODEL
+    return ending is None or isinstance(ending, DoneWithNote)
 
 
 class BoardTeller:

@@ -16,7 +16,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from yaml.nodes import ScalarNode
 
 from remuda.core import yaml_tree
-from remuda.core.yaml_tree import Located, Text, YamlLimits
+from remuda.core.yaml_tree import Located, YamlLimits, YamlText
 from remuda.models.files import FilePath
 from remuda.models.keep_alive import KeepAlive
 
@@ -46,7 +46,7 @@ def parse_document(text: str) -> Located:
     return yaml_tree.located_values(text, LIMITS, _scalar)
 
 
-def _scalar(text: Text) -> str | None:
+def _scalar(text: YamlText) -> str | None:
     if text.null:
         return None
     if not text.plain or len(text.value) > NUMBER_CHARS_MAX:

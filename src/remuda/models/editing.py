@@ -21,14 +21,14 @@ from remuda.models.config import parse_document
 CHANGES_MAX: Final = 50
 _LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _STEP: Final = "  "
-Keys = tuple[str, ...]
+YamlKeys = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
     """One key, by the keys that lead to it. `value` is YAML on one line; None: the key is removed."""
 
-    keys: Keys
+    keys: YamlKeys
     value: str | None
 
     @property
@@ -54,7 +54,7 @@ def _inline(text: str) -> str | None:
         meant = ""
     if meant is None and text:
         return None
-    written = text if isinstance(meant, list | dict) or (text and meant == text) or _quoted(text) else ""
+    written = text if isinstance(meant, list | dict) or _scalar(text) is not None or _quoted(text) else ""
     return written or json.dumps(text, ensure_ascii=False)
 
 
@@ -65,7 +65,7 @@ def _quoted(text: str) -> bool:
         return False
 
 
-def changes_of(patch: Mapping[str, JsonValue], before: Keys = ()) -> Iterator[Change]:
+def changes_of(patch: Mapping[str, JsonValue], before: YamlKeys = ()) -> Iterator[Change]:
     """From a JSON merge patch: maps are merged key by key, null removes, anything else replaces."""
     for key, value in patch.items():
         match value:
@@ -82,13 +82,20 @@ def changes_of(patch: Mapping[str, JsonValue], before: Keys = ()) -> Iterator[Ch
 
 def _plain(text: str) -> bool:
     """Whether it needs no quotes to be this very text, and not a number."""
-    if text.startswith(":"):  # Which cannot begin a value within braces.
-        return False
+    return type(_scalar(text)) is str
+
+
+def _scalar(text: str) -> Value:
+    """What this text means as a value without quotes: on a line of its own, and, since its map may be
+    written within braces, there too. None where it does not mean itself."""
+    if not text or "\n" in text:
+        return None
     try:
-        found = _values(f"x: {text}\n").get("x") if text and "\n" not in text else None
+        found = _values(f"x: {text}\ny: {{z: {text}}}\n")
     except Invalid:
-        return False
-    return type(found) is str and found == text
+        return None
+    meant = found.get("x")
+    return meant if meant == text and found == {"x": meant, "y": {"z": meant}} else None
 
 
 def edit(text: str, changes: Sequence[Change]) -> str:
@@ -244,7 +251,7 @@ def _edited(text: str, change: Change) -> str:
     return _in_map(text, root, change.keys, change.value)
 
 
-def _in_map(text: str, node: _Node, keys: Keys, value: str | None) -> str:
+def _in_map(text: str, node: _Node, keys: YamlKeys, value: str | None) -> str:
     found = node.get(keys[0])
     if found is None:
         return text if value is None else _added(text, node, keys, value)
@@ -275,14 +282,14 @@ def _replaced(text: str, key: _Node, there: _Node, value: str) -> str:
     return f"{text[:colon]} {value}{text[max(end, colon) :]}"
 
 
-def _filled(text: str, key: _Node, there: _Node, keys: Keys, value: str) -> str:
+def _filled(text: str, key: _Node, there: _Node, keys: YamlKeys, value: str) -> str:
     """Keys below one that had none."""
     colon = text.index(":", key.end) + 1
     emptied = text[:colon] + text[max(there.end, colon) :]
     return _with_line(emptied, colon, _block(keys, value, _indentation(text, key) + _STEP))
 
 
-def _added(text: str, node: _Node, keys: Keys, value: str) -> str:
+def _added(text: str, node: _Node, keys: YamlKeys, value: str) -> str:
     if node.flow:
         entry = _flow_entry(keys, value)
         if node.pairs:
@@ -335,16 +342,16 @@ def _indentation(text: str, node: _Node) -> str:
     return " " * (node.start - line)
 
 
-def _block(keys: Keys, value: str, indentation: str) -> str:
+def _block(keys: YamlKeys, value: str, indentation: str) -> str:
     lines = [f"{indentation}{_STEP * depth}{_key(key)}:" for depth, key in enumerate(keys)]
     return "\n".join(lines) + f" {value}"
 
 
-def _flow(keys: Keys, value: str) -> str:
+def _flow(keys: YamlKeys, value: str) -> str:
     return f"{{{_flow_entry(keys, value)}}}" if keys else value
 
 
-def _flow_entry(keys: Keys, value: str) -> str:
+def _flow_entry(keys: YamlKeys, value: str) -> str:
     return f"{_key(keys[0])}: {_flow(keys[1:], value)}"
 
 

@@ -25,7 +25,7 @@ _READ_BYTES: Final = 4 << 20
 _AT_ONCE_MAX: Final = 2  # Files: more only make the disk seek.
 _TELL_EVERY_S: Final = 0.5
 _KNOWN: Final = TypeAdapter(dict[str, str])
-OnBytes = Callable[[int], None]
+OnHashed = Callable[[int], None]
 
 
 class FileHashes:
@@ -37,7 +37,7 @@ class FileHashes:
         self._turns: dict[str, anyio.Lock] = {}
         self._threads: anyio.CapacityLimiter | None = None
 
-    async def of(self, path: Path, on_bytes: OnBytes = lambda _: None) -> str:
+    async def of(self, path: Path, on_bytes: OnHashed = lambda _: None) -> str:
         """In hexadecimal. `on_bytes` is told now and then how much has been read; others who ask for the same
         file wait. NotFound or Unavailable when it cannot be read."""
         turn = self._turns.setdefault(str(path), anyio.Lock())
@@ -49,12 +49,19 @@ class FileHashes:
                 await run_sync(self._keep)
             return known[identity]
 
+    def recalled(self, path: Path) -> str:
+        """What is known without reading it; empty: nothing. Blocks on the disk."""
+        try:
+            return (self._known or {}).get(_identity(path), "")
+        except NotFound:
+            return ""
+
     async def _recalled(self) -> dict[str, str]:
         if self._known is None:
             self._known = await run_sync(self._load)
         return self._known
 
-    async def _read(self, path: Path, identity: str, on_bytes: OnBytes) -> str:
+    async def _read(self, path: Path, identity: str, on_bytes: OnHashed) -> str:
         reading = _Reading(path)
         self._threads = self._threads or anyio.CapacityLimiter(_AT_ONCE_MAX)
         found = ""
@@ -112,7 +119,7 @@ class _Reading:
         return state.hexdigest()
 
 
-async def _tell(reading: _Reading, on_bytes: OnBytes) -> None:
+async def _tell(reading: _Reading, on_bytes: OnHashed) -> None:
     while True:
         await anyio.sleep(_TELL_EVERY_S)
         on_bytes(reading.done)

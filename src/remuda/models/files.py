@@ -72,6 +72,7 @@ class ManifestFile(BaseModel):
     path: FilePath
     size: Annotated[int, Field(ge=0, le=SIZE_MAX)]
     sha256: Sha256
+    origin: str = ""  # Where anyone can read it, without a credential; empty: not known.
 
     @property
     def digest(self) -> str:
@@ -92,6 +93,8 @@ class Manifest(BaseModel):
     source: str = ""
     revision: str = ""
     choice: str = ""
+    notes: tuple[str, ...] = ()
+    """What else was to be known about the source when it was installed: that a repository was renamed."""
 
     @property
     def size(self) -> int:
@@ -103,7 +106,11 @@ class Manifest(BaseModel):
 
 
 def make_manifest(
-    files: tuple[ManifestFile, ...], source: str = "", revision: str = "", choice: str = ""
+    files: tuple[ManifestFile, ...],
+    source: str = "",
+    revision: str = "",
+    choice: str = "",
+    notes: tuple[str, ...] = (),
 ) -> Manifest:
     """Invalid when there is no file, or two files cannot stand beside each other on every disk."""
     if not files:
@@ -114,7 +121,7 @@ def make_manifest(
             hint="one path may not lead through another, nor differ from it in upper and lower case only",
         )
     ordered = tuple(sorted(files, key=lambda file: file.path))
-    return Manifest(files=ordered, source=source, revision=revision, choice=choice)
+    return Manifest(files=ordered, source=source, revision=revision, choice=choice, notes=notes)
 
 
 def manifest_from_json(text: str) -> Manifest:
@@ -148,3 +155,5 @@ class NeededFile:
     size: int
     sha256: str = ""  # Empty: it has to be computed.
     here: bool = True  # This machine has it, whole as far as its size tells.
+    origin: str = ""  # Where anyone can read it.
+    elsewhere: str = ""  # Who has it, in words, where this machine does not; nodes are found in reports.

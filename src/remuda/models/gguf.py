@@ -112,7 +112,7 @@ _PAGES: Final = (b"<!do", b"<htm")
 _ALIGNMENT_DEFAULT: Final = 32
 _DIMENSIONS_MAX: Final = 8
 
-Number = int | float | bool
+GgufNumber = int | float | bool
 
 
 class CutOff(Invalid):
@@ -124,10 +124,10 @@ class GgufList:
     """A list in the metadata: how long it is, and its numbers if they are few."""
 
     count: int
-    numbers: tuple[Number, ...] = ()
+    numbers: tuple[GgufNumber, ...] = ()
 
 
-Found = Number | str | GgufList
+GgufValue = GgufNumber | str | GgufList
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +205,7 @@ def read_tensors(file: BinaryIO) -> Tensors:
     return Tensors(needed, parameters)
 
 
-def _metadata(source: "_Source") -> tuple[dict[str, Found], int]:
+def _metadata(source: "_Source") -> tuple[dict[str, GgufValue], int]:
     """All keys, and how many tensors there are."""
     magic = source.take(len(_MAGIC), "its header")
     if magic != _MAGIC:
@@ -217,7 +217,7 @@ def _metadata(source: "_Source") -> tuple[dict[str, Found], int]:
     keys = int(source.number(_U64, "the number of its keys"))
     if keys > KEYS_MAX or tensors > _NUMBER_MAX:
         raise Invalid(f"it is damaged: it claims to have {keys} keys and {tensors} tensors")
-    found: dict[str, Found] = {}
+    found: dict[str, GgufValue] = {}
     for _ in range(keys):
         key = source.text(KEY_BYTES_MAX, "the name of a key")
         found[key] = source.value(key)
@@ -302,7 +302,7 @@ class _Source:
         if self._left < 0:
             raise Invalid(f"it is damaged, or too large: {HEADER_BYTES_MAX >> 20} MiB end within {what}")
 
-    def number(self, form: struct.Struct, what: str) -> Number:
+    def number(self, form: struct.Struct, what: str) -> GgufNumber:
         (number,) = form.unpack(self.take(form.size, what))
         assert isinstance(number, int | float), "all forms are of numbers"
         return number
@@ -313,7 +313,7 @@ class _Source:
             raise Invalid(f"it is damaged: {what} claims to have {size} bytes")
         return self.take(size, what).decode(errors="replace")
 
-    def value(self, key: str) -> Found:
+    def value(self, key: str) -> GgufValue:
         kind = int(self.number(_U32, key))
         if kind == _TEXT:
             return self.text(TEXT_BYTES_MAX, key)
@@ -341,7 +341,7 @@ class _Source:
         return GgufList(count, tuple(self.number(form, key) for _ in range(count)))
 
 
-def _header(found: Mapping[str, Found], tensors: int) -> GgufHeader:
+def _header(found: Mapping[str, GgufValue], tensors: int) -> GgufHeader:
     architecture = _text(found, "general.architecture")
     if not architecture:
         raise Invalid("it does not say its architecture, so it is no model")
@@ -375,12 +375,12 @@ def _header(found: Mapping[str, Found], tensors: int) -> GgufHeader:
     )
 
 
-def _text(found: Mapping[str, Found], key: str) -> str:
+def _text(found: Mapping[str, GgufValue], key: str) -> str:
     value = found.get(key)
     return value if isinstance(value, str) else ""
 
 
-def _numbers(found: Mapping[str, Found], key: str) -> tuple[int, ...]:
+def _numbers(found: Mapping[str, GgufValue], key: str) -> tuple[int, ...]:
     """Of a list, or of one number. What is no sound count is as good as not said."""
     value = found.get(key)
     several = value.numbers if isinstance(value, GgufList) else (value,)
@@ -388,5 +388,5 @@ def _numbers(found: Mapping[str, Found], key: str) -> tuple[int, ...]:
     return tuple(sound) if len(sound) == len(several) else ()
 
 
-def _number(found: Mapping[str, Found], key: str) -> int | None:
+def _number(found: Mapping[str, GgufValue], key: str) -> int | None:
     return max(_numbers(found, key), default=None)

@@ -1,8 +1,10 @@
-"""Go templates, as far as published model files use them: fields and variables, if, range, comparisons and
-toJson. Pure. Whatever else there is in Go is refused by its name, not guessed at."""
+"""Go templates, as far as published model files use them, LocalAI's and Ollama's: fields and variables, if,
+range, comparisons, parts of lists and toJson. Pure. Whatever else there is in Go is refused by its name, not
+guessed at."""
 
 import functools
 import json
+import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -53,27 +55,27 @@ class Set:
 @dataclass(frozen=True, slots=True)
 class If:
     condition: Expression
-    then: "Block"
-    otherwise: "Block"
+    then: "TemplateBlock"
+    otherwise: "TemplateBlock"
 
 
 @dataclass(frozen=True, slots=True)
 class RangeAction:
     items: Expression
     variables: tuple[str, ...]  # None, the item's, or the number's and the item's.
-    body: "Block"
-    otherwise: "Block"
+    body: "TemplateBlock"
+    otherwise: "TemplateBlock"
     line: int
 
 
-Block = tuple["str | Expression | Set | If | RangeAction", ...]
+TemplateBlock = tuple["str | Expression | Set | If | RangeAction", ...]
 
 
 @dataclass(frozen=True, slots=True)
 class GoTemplate:
     """Compiled, and safe to be used by many at once."""
 
-    block: Block
+    block: TemplateBlock
 
     def render(self, data: Data) -> str:
         """Misconfigured, naming the line, for a field that `data` has not, or output beyond all bounds."""
@@ -103,13 +105,13 @@ class _Parser:
         self._line = 1
         self._known: list[str] = ["$"]  # Variables that exist here.
 
-    def whole(self) -> Block:
+    def whole(self) -> TemplateBlock:
         block, ended = self._block()
         if ended is not None:
             raise refuse(ended.line, f"{{{{{ended.words[0].text}}}}} belongs to no if or range")
         return block
 
-    def _block(self) -> tuple[Block, Action | None]:
+    def _block(self) -> tuple[TemplateBlock, Action | None]:
         """Up to an `else` or `end`, which is returned too, or to the end of the template."""
         block: list[str | Expression | Set | If | RangeAction] = []
         known = len(self._known)
@@ -181,7 +183,7 @@ class _Parser:
                 return RangeAction(items, tuple(names), body, self._last_block("range", line), line)
         raise refuse(self._line, "else of a range is followed by something")
 
-    def _last_block(self, what: str, line: int) -> Block:
+    def _last_block(self, what: str, line: int) -> TemplateBlock:
         block, ended = self._block()
         match self._words_of(ended, what, line):
             case (Word("word", "end"),):
@@ -284,6 +286,20 @@ _FUNCTIONS: Final = {  # How few and how many values each takes.
     "or": (1, _MANY),
     "not": (1, 1),
     "toJson": (1, 1),
+    "json": (1, 1),  # Ollama's name of it.
+    "len": (1, 1),
+    "slice": (1, 3),
+    "index": (2, _MANY),
+    "lt": (2, 2),
+    "le": (2, 2),
+    "gt": (2, 2),
+    "ge": (2, 2),
+}
+_ORDER: Final[Mapping[str, Callable[[float, float], bool]]] = {
+    "lt": operator.lt,
+    "le": operator.le,
+    "gt": operator.gt,
+    "ge": operator.ge,
 }
 
 
@@ -295,7 +311,7 @@ class _Rendering:
     steps_left: int = STEPS_MAX
     chars_left: int = OUTPUT_CHARS_MAX
 
-    def block(self, block: Block, dot: object, variables: Mapping[str, object]) -> None:
+    def block(self, block: TemplateBlock, dot: object, variables: Mapping[str, object]) -> None:
         variables = dict(variables)
         for node in block:
             self._step()
@@ -352,15 +368,7 @@ class _Rendering:
                 if bool(value) is (function == "or"):
                     break
             return value
-        first, *others = (self._value(argument, dot, variables) for argument in arguments)
-        match function:
-            case "eq":
-                return any(first == other for other in others)
-            case "ne":
-                return first != others[0]
-            case "not":
-                return not first
-        return _json(first)
+        return _result(function, [self._value(argument, dot, variables) for argument in arguments])
 
     def _step(self) -> None:
         self.steps_left -= 1
@@ -374,6 +382,27 @@ class _Rendering:
         self.pieces.append(text)
 
 
+def _result(function: str, values: Sequence[object]) -> object:
+    first, *others = values
+    match function:
+        case "eq":
+            return any(first == other for other in others)
+        case "ne":
+            return first != others[0]
+        case "not":
+            return not first
+        case "toJson" | "json":
+            return _json(first)
+        case "index":
+            return functools.reduce(_item, others, first)
+        case "len":
+            return 0 if first is None else len(_sized(first))
+        case "slice":
+            begin, end = (*(int(_number(other)) for other in others), None, None)[:2]
+            return _sized(first)[begin:end]
+    return _ORDER[function](_number(first), _number(others[0]))
+
+
 def _field(value: object, name: str, line: int) -> object:
     """Fields of functions are written `.Name` in templates and `name` in JSON."""
     if not isinstance(value, Mapping):
@@ -382,6 +411,30 @@ def _field(value: object, name: str, line: int) -> object:
         if spelling in value:
             return value[spelling]
     raise refuse(line, f".{name} is not there; there are {', '.join(f'.{key}' for key in sorted(value))}")
+
+
+def _sized(value: object) -> str | Sequence[object]:
+    if isinstance(value, Mapping):
+        return list(value)
+    if not isinstance(value, str | list | tuple):
+        raise Misconfigured("only texts, lists and maps have a length and parts")
+    return value
+
+
+def _item(value: object, place: object) -> object:
+    """Of a list by number, of a map by key, where nothing stands for what is missing."""
+    if isinstance(value, Mapping):
+        return value.get(place)
+    found, number = _sized(value), int(_number(place))
+    if not 0 <= number < len(found):
+        raise Misconfigured(f"index {number} is beyond the {len(found)} that there are")
+    return found[number]
+
+
+def _number(value: object) -> float:
+    if not isinstance(value, int | float):
+        raise Misconfigured("a number is needed to compare, or to take a part by")
+    return value
 
 
 def _shown(value: object) -> str:

@@ -41,7 +41,7 @@ _NOTES: Final = frozenset(
 _PLACE: Final = re.compile(r"[0-9]{1,8}")
 
 Schema = Mapping[str, JsonValue]
-Place = tuple[str, ...]
+SchemaPlace = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +129,7 @@ class _Writer:
         self._written: dict[str, str] = {}
         self._enums: dict[int, str] = {}  # By the list itself, which merging with other keys leaves the same.
 
-    def rule(self, schema: JsonValue, place: Place) -> Sliced[str]:
+    def rule(self, schema: JsonValue, place: SchemaPlace) -> Sliced[str]:
         """The name of a rule for values of the schema that stands at `place`."""
         yield from self._spend(_NODE_STEPS)
         if len(place) > 2 * DEPTH_MAX:
@@ -151,7 +151,7 @@ class _Writer:
         if self._budget.spend(steps):
             yield
 
-    def _of_map(self, schema: Schema, place: Place) -> Sliced[str]:
+    def _of_map(self, schema: Schema, place: SchemaPlace) -> Sliced[str]:
         if "$ref" in schema:
             return (yield from self._referred(schema, place))
         if self._strict and "type" in schema:
@@ -171,7 +171,7 @@ class _Writer:
             ways.append((yield from self._of_kind(kind, schema, place)))
         return self._rules.add(either(ways))
 
-    def _check_type(self, schema: Schema, place: Place) -> Sliced[None]:
+    def _check_type(self, schema: Schema, place: SchemaPlace) -> Sliced[None]:
         """The values that const and enum list are written whatever type stands beside them."""
         for key in ("const", "enum"):
             if key in schema:
@@ -192,7 +192,7 @@ class _Writer:
             known = self._enums[id(values)] = self._rules.add(either(literals))
         return known
 
-    def _of_kind(self, kind: str, schema: Schema, place: Place) -> Sliced[str]:
+    def _of_kind(self, kind: str, schema: Schema, place: SchemaPlace) -> Sliced[str]:
         match kind:
             case "object":
                 return (yield from self._object(schema, place))
@@ -206,7 +206,7 @@ class _Writer:
 
     # References and combinations
 
-    def _referred(self, schema: Schema, place: Place) -> Sliced[str]:
+    def _referred(self, schema: Schema, place: SchemaPlace) -> Sliced[str]:
         """A reference beside which other keys stand is merged with them; alone it has a rule of its own."""
         reference = str(schema["$ref"])
         others = {key: value for key, value in schema.items() if key != "$ref" and key not in _NOTES}
@@ -219,7 +219,7 @@ class _Writer:
             self._written[reference] = yield from self._follow(reference, target, place)
         return self._written[reference]
 
-    def _follow(self, reference: str, schema: Schema, place: Place) -> Sliced[str]:
+    def _follow(self, reference: str, schema: Schema, place: SchemaPlace) -> Sliced[str]:
         if reference in self._following:
             raise Invalid(f"{_at(place)}{reference[:80]} refers to itself")
         self._following.append(reference)
@@ -227,7 +227,7 @@ class _Writer:
         self._following.pop()
         return name
 
-    def _target(self, reference: str, place: Place) -> Sliced[Schema]:
+    def _target(self, reference: str, place: SchemaPlace) -> Sliced[Schema]:
         pointer = reference.removeprefix("#")
         if pointer == reference or (pointer and not pointer.startswith("/")):
             raise Invalid(f"{_at(place)}{reference[:80]} is not within this schema")
@@ -250,7 +250,7 @@ class _Writer:
             raise Invalid(f"{_at(place)}{reference[:80]} is no schema")
         return found
 
-    def _chosen(self, schema: Schema, choice: str, place: Place) -> Sliced[str]:
+    def _chosen(self, schema: Schema, choice: str, place: SchemaPlace) -> Sliced[str]:
         beside = {key: value for key, value in schema.items() if key != choice and key not in _NOTES}
         ways, choices = [], _list(schema, choice, place)
         self._rules.choice(len(choices))
@@ -262,7 +262,7 @@ class _Writer:
             ways.append((yield from self.rule(way, at)))
         return self._rules.add(either(ways))
 
-    def _merged(self, schema: Schema, place: Place) -> Sliced[Schema]:
+    def _merged(self, schema: Schema, place: SchemaPlace) -> Sliced[Schema]:
         """One schema for all that are asked for at once."""
         whole: Schema = {key: value for key, value in schema.items() if key != "allOf"}
         for index, part in enumerate(_list(schema, "allOf", place)):
@@ -273,7 +273,7 @@ class _Writer:
             whole = yield from self._merge(whole, plain, at)
         return whole
 
-    def _plain(self, schema: Schema, place: Place) -> Sliced[Schema]:
+    def _plain(self, schema: Schema, place: SchemaPlace) -> Sliced[Schema]:
         """Without a reference or further parts at its top, so that it can be merged."""
         if len(place) > 2 * DEPTH_MAX:
             raise Invalid(f"{_at(place)}it is nested more than {DEPTH_MAX} deep")
@@ -288,7 +288,7 @@ class _Writer:
                 return schema
         raise Invalid(f"{_at(place)}a reference refers to itself")
 
-    def _merge(self, one: Schema, other: Schema, place: Place) -> Sliced[Schema]:
+    def _merge(self, one: Schema, other: Schema, place: SchemaPlace) -> Sliced[Schema]:
         properties = _map(one, "properties", place), _map(other, "properties", place)
         required = _list(one, "required", place, empty=True), _list(other, "required", place, empty=True)
         yield from self._spend(_NODE_STEPS + sum(map(len, (one, other, *properties, *required))))
@@ -304,7 +304,7 @@ class _Writer:
 
     # Kinds of values
 
-    def _string(self, schema: Schema, place: Place) -> str:
+    def _string(self, schema: Schema, place: SchemaPlace) -> str:
         least, most = _bounds(schema, "minLength", "maxLength", place)
         known = values.FORMATS.get(str(schema.get("format", "")))
         if known is not None and (least, most) == (0, None):
@@ -316,7 +316,7 @@ class _Writer:
         self._countable(most, "maxLength", place)
         return self._rules.add(f'"\\"" {self._rules.repeated("char", least, most)} "\\""')
 
-    def _number(self, kind: str, schema: Schema, place: Place) -> str:
+    def _number(self, kind: str, schema: Schema, place: SchemaPlace) -> str:
         if not schema.keys() & set(values.BOUNDS):
             return kind
         try:
@@ -330,11 +330,11 @@ class _Writer:
             return kind
         return self._rules.add((values.whole_numbers if kind == "integer" else values.numbers)(wanted))
 
-    def _countable(self, most: int | None, key: str, place: Place) -> None:
+    def _countable(self, most: int | None, key: str, place: SchemaPlace) -> None:
         if self._strict and most is not None and not self._rules.can_count_to(most):
             raise _unkept(key, place, f" of more than {REPETITIONS_MAX}, or of so many in one schema")
 
-    def _array(self, schema: Schema, place: Place) -> Sliced[str]:
+    def _array(self, schema: Schema, place: SchemaPlace) -> Sliced[str]:
         items = schema.get("items", True)
         first = schema.get("prefixItems", items if isinstance(items, list) else None)
         if first is not None:
@@ -350,7 +350,7 @@ class _Writer:
         listed = f"{item} {more} ws"
         return self._rules.add(f'"[" ws {listed if least else f"( {listed} )?"} "]"')
 
-    def _tuple(self, schema: Schema, place: Place) -> Sliced[str]:
+    def _tuple(self, schema: Schema, place: SchemaPlace) -> Sliced[str]:
         """A list in which each place has its own schema. Others may follow if the schema says which."""
         key = "prefixItems" if "prefixItems" in schema else "items"
         parts = []
@@ -363,7 +363,7 @@ class _Writer:
             body += f" ( {COMMA} {others} )*"
         return self._rules.add(f'"[" ws {body} ws "]"')
 
-    def _object(self, schema: Schema, place: Place) -> Sliced[str]:
+    def _object(self, schema: Schema, place: SchemaPlace) -> Sliced[str]:
         named, wanted = _map(schema, "properties", place), _list(schema, "required", place, empty=True)
         self._rules.room(len(named), len(wanted))
         yield from self._spend(len(named) + len(wanted))
@@ -392,12 +392,12 @@ class _Writer:
         some = f"( {either(reversed(firsts))} ) ws" if firsts else ""
         return self._rules.add(f'"{{" ws {some if required else f"( {some} )?" if some else ""} "}}"')
 
-    def _pair(self, name: str, value: JsonValue, place: Place) -> Sliced[str]:
+    def _pair(self, name: str, value: JsonValue, place: SchemaPlace) -> Sliced[str]:
         inner = yield from self.rule(value, place)
         return self._rules.add(f"{name} {COLON} {inner}")
 
 
-def _kinds(schema: Schema, place: Place) -> list[str]:
+def _kinds(schema: Schema, place: SchemaPlace) -> list[str]:
     """The types it allows; where none is named, the one that its other keys speak of."""
     named = schema.get("type")
     if named is None:
@@ -421,7 +421,7 @@ def _kinds(schema: Schema, place: Place) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def _unkept(key: str, place: Place, why: str = "") -> Invalid:
+def _unkept(key: str, place: SchemaPlace, why: str = "") -> Invalid:
     return Invalid(
         f"{_at(place)}{key} cannot be kept{why}",
         hint=f"leave {key} out, or leave strict out: then it is not looked at",
@@ -433,7 +433,7 @@ def _shown(value: JsonValue) -> str:
     return json.dumps(value[:80]) if isinstance(value, str) else f"a {type(value).__name__}"
 
 
-def _bounds(schema: Schema, least_key: str, most_key: str, place: Place) -> tuple[int, int | None]:
+def _bounds(schema: Schema, least_key: str, most_key: str, place: SchemaPlace) -> tuple[int, int | None]:
     least, most = schema.get(least_key, 0), schema.get(most_key)
     for key, bound in ((least_key, least), (most_key, most or 0)):
         if not isinstance(bound, int) or isinstance(bound, bool) or bound < 0:
@@ -447,20 +447,20 @@ def _bounds(schema: Schema, least_key: str, most_key: str, place: Place) -> tupl
     return least, most
 
 
-def _list(schema: Schema, key: str, place: Place, *, empty: bool = False) -> list[JsonValue]:
+def _list(schema: Schema, key: str, place: SchemaPlace, *, empty: bool = False) -> list[JsonValue]:
     found = schema.get(key, [])
     if not isinstance(found, list) or not (found or empty):
         raise Invalid(f"{_at(place)}{key} must be a list{'' if empty else ' of one or more'}")
     return found
 
 
-def _map(schema: Schema, key: str, place: Place) -> Schema:
+def _map(schema: Schema, key: str, place: SchemaPlace) -> Schema:
     found = schema.get(key, {})
     if not isinstance(found, dict):
         raise Invalid(f"{_at(place)}{key} must be a map")
     return found
 
 
-def _at(place: Place) -> str:
+def _at(place: SchemaPlace) -> str:
     pointer = "/".join(("#", *(step.replace("~", "~0").replace("/", "~1")[:40] for step in place[:12])))
     return f"the schema at {pointer}: "

@@ -4,7 +4,7 @@ blocks, within bounds: not for an event loop.
 
 import os
 import struct
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter, Valid
 
 from remuda.core.errors import Invalid
 from remuda.core.os_errors import os_reason
+from remuda.models.config import Template
 from remuda.models.files import path_fault
 from remuda.models.gguf import CutOff, GgufHeader
 
@@ -20,7 +21,11 @@ CONFIG_BYTES_MAX: Final = 1 << 20
 INDEX_BYTES_MAX: Final = 32 << 20
 HEADER_BYTES_MAX: Final = 32 << 20  # Of one safetensors file; the format's own bound is 100 MB.
 SHARDS_MAX: Final = 1000
+TEXT_BACKENDS: Final = ("vllm", "sglang", "transformers", "mlx")  # Which serve such folders, best first.
+IMAGE_BACKENDS: Final = ("diffusers",)
 _CONFIG: Final = "config.json"
+_PIPELINE: Final = "model_index.json"  # Of a model that makes images, whose parts have a folder each.
+_SENTENCES: Final = "modules.json"  # Of a model made for sentence-transformers.
 _INDEX: Final = "model.safetensors.index.json"
 _LENGTH: Final = struct.Struct("<Q")
 _TEMPLATES: Final = ("chat_template.jinja", "chat_template.json")
@@ -71,6 +76,39 @@ def open_folder(path: Path) -> FolderModel:
             kinds[kind] = kinds.get(kind, 0) + count
     layout = _layout(config, template=template)
     return FolderModel(layout, size, sum(kinds.values()), _dtype(config, kinds), shards)
+
+
+def is_pipeline(path: Path) -> bool:
+    """Whether it is a model that makes images, as diffusers has them."""
+    return (path / _PIPELINE).is_file()
+
+
+def folder_backends(names: Collection[str]) -> tuple[str, ...]:
+    """What could serve a model of these files; empty: it is no folder of safetensors."""
+    if not any(name.endswith(".safetensors") for name in names):
+        return ()
+    files = {name.rpartition("/")[2] for name in names}
+    if _PIPELINE in files:
+        return IMAGE_BACKENDS
+    return TEXT_BACKENDS if _CONFIG in files else ()
+
+
+def folder_purpose(path: Path) -> dict[str, object]:
+    """What the model can be asked for, as keys of a configuration. Invalid for one that cannot be used."""
+    if is_pipeline(path):
+        return {"known_usecases": ("image",)}
+    layout = open_folder(path).layout
+    if layout.name.endswith("ForSequenceClassification"):
+        return {"reranking": True, "known_usecases": ("rerank",)}
+    if (path / _SENTENCES).is_file() or (layout.name.endswith("Model") and not layout.has_chat_template):
+        return {"embeddings": True, "known_usecases": ("embeddings",)}
+    senses = (("vision",) if layout.sees else ()) + (("audio",) if layout.hears else ())
+    if not layout.has_chat_template:
+        return {"known_usecases": ("completion", *senses)}
+    return {
+        "known_usecases": ("chat", "completion", *senses),
+        "template": Template(use_tokenizer_template=True),
+    }
 
 
 def _shards(path: Path) -> tuple[str, ...]:
@@ -192,8 +230,8 @@ def _dtype(config: Mapping[str, JsonValue], kinds: Mapping[str, int]) -> str:
         bits = quantised.get("bits")
         return f"{method} {bits}-bit" if isinstance(bits, int) else method
     most = max(kinds, key=lambda kind: kinds[kind], default="")
-    said = config.get("torch_dtype") or config.get("dtype")
-    return _DTYPES.get(most, most.lower()) or (said if isinstance(said, str) else "")
+    declared = config.get("torch_dtype") or config.get("dtype")
+    return _DTYPES.get(most, most.lower()) or (declared if isinstance(declared, str) else "")
 
 
 def _has_template(path: Path) -> bool:

@@ -36,7 +36,7 @@ def needed_files(folder: Path, config: ModelConfig, manifest: Manifest | None) -
 def _of_manifest(folder: Path, manifest: Manifest | None) -> Iterator[NeededFile]:
     for file in () if manifest is None else manifest.files:
         here = _size(folder / file.path) == file.size
-        yield NeededFile(file.path, file.size, file.sha256, here)
+        yield NeededFile(file.path, file.size, file.sha256, here, file.origin)
 
 
 def _named(folder: Path, config: ModelConfig) -> Iterator[str]:

@@ -16,7 +16,7 @@ from pydantic_core import ErrorDetails
 from remuda.core.errors import Invalid
 from remuda.core.field_errors import place, wanted
 from remuda.core.hints import likeness
-from remuda.core.yaml_tree import Located, Path, Value
+from remuda.core.yaml_tree import Located, Value, YamlPath
 from remuda.models.config import GGUF_BACKEND, ModelConfig, Parameters, Section, parse_document
 from remuda.models.paths import check_paths
 from remuda.models.source_refs import parse_source
@@ -98,7 +98,7 @@ def located(text: str, where: str = "") -> Iterator[None]:
         ) from None
 
 
-def _path(field: str) -> Path:
+def _path(field: str) -> YamlPath:
     """From the form that `place` writes."""
     return tuple(int(part) if part.isdigit() else part for part in _PATH_PART.findall(field))
 
@@ -169,7 +169,10 @@ def _read(text: str) -> ModelConfig:
     document = parse_document(text)
     found = document.value
     if not isinstance(found, dict):
-        raise Invalid("must be a map of keys, such as name, backend and parameters")
+        raise Invalid(
+            "this is neither a model file nor the YAML of a model, which is a map of keys, such as name, "
+            "backend and parameters"
+        )
     unknown: list[str] = []
     known = _known(ModelConfig, found, "", unknown)
     try:

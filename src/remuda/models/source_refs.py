@@ -29,7 +29,8 @@ _PACKAGE: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
 _VERSION: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9.!+_-]{0,63}")
 _BUCKET: Final = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
-# Parts of a query that let whoever holds them in.
+_UPLOAD: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{7,63}")
+# Parts of a query that grant access.
 _SECRET_PARAMETER: Final = re.compile(
     r"(access_|private_|auth_)?token|api[_-]?key|auth|key|password|sig(nature)?"
     r"|x-(amz|goog)-(credential|security-token|signature)",
@@ -138,7 +139,27 @@ class WheelFile:
         return f"pypi:{self.package}=={self.version}!{self.path}{_fragment(self.sha256)}"
 
 
-ModelSource = HubModel | OllamaModel | WebFile | GithubFile | OciModel | BucketObject | LocalPath | WheelFile
+@dataclass(frozen=True, slots=True)
+class UploadedFiles:
+    """Files that were uploaded to a frontend, under this id."""
+
+    upload: str
+
+    def __str__(self) -> str:
+        return f"upload:{self.upload}"
+
+
+ModelSource = (
+    HubModel
+    | OllamaModel
+    | WebFile
+    | GithubFile
+    | OciModel
+    | BucketObject
+    | LocalPath
+    | WheelFile
+    | UploadedFiles
+)
 
 
 def is_source(text: str) -> bool:
@@ -317,6 +338,20 @@ def _wheel(rest: str, text: str) -> ModelSource:
     return WheelFile(package, version, checked_path(path, text), _sha256(fragment, text))
 
 
+def _uploaded(rest: str, text: str) -> ModelSource:
+    return UploadedFiles(checked_upload(rest))
+
+
+def checked_upload(upload: str) -> str:
+    """The id itself. Invalid for one that no upload can have."""
+    if not _UPLOAD.fullmatch(upload):
+        raise Invalid(
+            f"{upload[:80]!r} is not the id of an upload",
+            hint="it has 8 to 64 of the characters A-Z a-z 0-9 _ and -",
+        )
+    return upload
+
+
 def _sha256(fragment: str, text: str) -> str:
     if not fragment:
         return ""
@@ -350,4 +385,5 @@ _PREFIXES: Final[dict[str, _Parse]] = {
     "huggingface.co/": _hub_page,
     "github:": _github,
     "pypi:": _wheel,
+    "upload:": _uploaded,
 }

@@ -7,7 +7,7 @@ from typing import Final, Literal
 
 from remuda.core.errors import Misconfigured
 
-Kind = Literal["text", "number", "field", "variable", "word", "mark"]
+TokenKind = Literal["text", "number", "field", "variable", "word", "mark"]
 
 _OPEN: Final = re.compile(r"\{\{(?P<trim>-(?=\s|\.[A-Za-z_]))?\s*(?P<comment>/\*)?")
 _COMMENT_END: Final = re.compile(r"\*/\s*?(?P<trim>\s-)?\}\}")
@@ -30,7 +30,7 @@ _SHOWN_CHARS_MAX: Final = 30
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    kind: Kind
+    kind: TokenKind
     text: str  # Of a text in quotes: what it stands for.
 
 

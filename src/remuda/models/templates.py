@@ -1,9 +1,11 @@
-"""Prompts as LocalAI makes them: a template for each message, and one for all of them together. Pure.
+"""Prompts as LocalAI makes them: a template for each message, and one for all of them together; and as Ollama
+does, by one template that is given the messages, or one that is given a question and its answer. Pure.
 
 Only for models whose backend does not apply the model's own template.
 """
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -12,7 +14,7 @@ from pydantic import JsonValue
 
 from remuda.core.errors import Invalid, Misconfigured
 from remuda.core.slices import Budget, Sliced
-from remuda.models.config import ModelConfig
+from remuda.models.config import ModelConfig, Template
 from remuda.models.go_template import Data, GoTemplate, compile_template
 
 __all__ = ["ChatMessage", "GoTemplate", "compile_template", "render_chat", "render_completion"]
@@ -23,6 +25,8 @@ _CALLING: Final = (
     "assistant_function_call"  # The role of an assistant that calls, where a model file has one.
 )
 _SYSTEM: Final = "system"
+_OLLAMAS: Final = re.compile(r"\.(Messages|Prompt|Response)\b")
+_CUT: Final = "\0answer\0"  # Where the model goes on: what a template has behind its answer is left out.
 _NAMES: Final = {"system": "System", "user": "User", "assistant": "Assistant", "tool": "Tool"}
 
 
@@ -47,6 +51,8 @@ def render_chat(
     template = config.template
     if not (template.chat or template.chat_message or config.roles):
         return _plain(messages, functions_json, system_prompt) + template.reply_prefix
+    if is_ollamas(template.chat):
+        return _by_ollamas(config, messages, functions_json, system_prompt) + template.reply_prefix
     if system_prompt and "SystemPrompt" not in template.chat + template.chat_message + template.function:
         messages = [ChatMessage(_SYSTEM, system_prompt), *messages]
     between = template.join_chat_messages_by_character
@@ -69,6 +75,84 @@ def render_chat(
 def render_completion(config: ModelConfig, prompt: str) -> str:
     """The prompt within `template.completion`, or as it is where there is none."""
     return _rendered(config, "completion", {"Input": prompt, "SystemPrompt": config.system_prompt})
+
+
+def is_ollamas(text: str) -> bool:
+    """Whether a template for chats is written as Ollama has them."""
+    return ".Input" not in text and bool(_OLLAMAS.search(text))
+
+
+def check_ollamas(text: str) -> None:
+    """Misconfigured, with the reason, for a template of Ollama's that cannot be used here."""
+    question, reply = ChatMessage("user", "question"), ChatMessage("assistant", "answer")
+    config = ModelConfig(name="m", template=Template(chat=text))
+    compile_template(text)  # Whose failures name no model: there is none yet.
+    prompt = _by_ollamas(config, [question, reply, question], "", "system")
+    if question.content not in prompt:
+        raise Misconfigured("it leaves out what is asked")
+
+
+def _by_ollamas(
+    config: ModelConfig, messages: Sequence[ChatMessage], functions_json: str, system_prompt: str
+) -> str:
+    systems = [message.content for message in messages if message.role == _SYSTEM] or [system_prompt]
+    functions = _functions(functions_json)
+    tools: list[JsonValue] = [{"type": "function", "function": function} for function in functions]
+    data: dict[str, JsonValue] = {
+        "System": "\n\n".join(filter(None, systems)),
+        "Messages": None,
+        "Tools": tools or None,
+        "Prompt": "",
+        "Response": "",
+        "Suffix": "",
+        "Think": False,
+        "ThinkLevel": "",
+        "IsThinkSet": False,
+    }
+    if ".Messages" in config.template.chat:
+        listed = messages
+        if system_prompt and all(message.role != _SYSTEM for message in messages):
+            listed = [ChatMessage(_SYSTEM, system_prompt), *messages]
+        data["Messages"] = [_ollamas_message(message) for message in listed]
+        return _rendered(config, "chat", data)
+    prompts = list[str]()
+    for question, reply in _turns(messages):
+        turn = {**data, "Prompt": question, "Response": _CUT if reply is None else reply}
+        prompts.append(_rendered(config, "chat", turn).partition(_CUT)[0])
+        data["System"] = ""  # It stands before the first turn.
+    return "".join(prompts)
+
+
+def _turns(messages: Sequence[ChatMessage]) -> list[tuple[str, str | None]]:
+    """What was asked, and what was answered: None where the model is to go on."""
+    turns, question = list[tuple[str, str | None]](), list[str]()
+    for message in messages:
+        if message.role == "assistant":
+            turns.append(("\n\n".join(question), message.content))
+            question = []
+        elif message.role != _SYSTEM:
+            question.append(message.content)
+    return [*turns, ("\n\n".join(question), None)]
+
+
+def _ollamas_message(message: ChatMessage) -> JsonValue:
+    calls: list[JsonValue] = []
+    for number, call in enumerate(_parsed(message.tool_calls_json) or ()):
+        function = call.get("function") if isinstance(call, dict) else None
+        if isinstance(function, dict):
+            given = function.get("arguments")
+            arguments = json.loads(given) if isinstance(given, str) and given else given
+            called = {"Name": function.get("name"), "Arguments": arguments, "Index": number}
+            calls.append({"ID": "", "Function": called})
+    return {
+        "Role": message.role,
+        "Content": message.content,
+        "Thinking": "",
+        "Images": None,
+        "ToolCalls": calls or None,
+        "ToolName": message.name,
+        "ToolCallID": message.tool_call_id,
+    }
 
 
 def _rendered(config: ModelConfig, named: str, data: Data, budget: Budget | None = None) -> str:

@@ -206,7 +206,7 @@ class Form:
     authorization: SecretStr | None = None
 
 
-Ask = Callable[[Form], Awaitable[bytes]]
+PostForm = Callable[[Form], Awaitable[bytes]]
 """Sends the form and returns the body of a good answer."""
 
 
@@ -229,7 +229,7 @@ class _TokenReply(BaseModel):
 class Authorizer:
     """The Authorization header for each registry and scope; tokens are kept until shortly before they end."""
 
-    def __init__(self, keys: Keys, ask: Ask, clock: Clock) -> None:
+    def __init__(self, keys: Keys, ask: PostForm, clock: Clock) -> None:
         self._keys = keys
         self._ask = ask
         self._clock = clock

@@ -119,6 +119,13 @@ class BlobStore:
         finally:
             os.close(descriptor)
 
+    def open_as_it_comes(self, digest: str) -> int | None:
+        """A descriptor of the blob, or of what there is of it so far, which nothing has verified."""
+        for path in (self.path(digest), self._partial_path(digest), self.path(digest)):  # It may be moved.
+            with suppress(FileNotFoundError, NotADirectoryError):
+                return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        return None
+
     @asynccontextmanager
     async def claim(self, wanted: WantedBlob, on_bytes: OnBytes) -> AsyncIterator[Partial | Path]:
         """The finished blob, or the right to finish it, which is exclusive while the block runs.
@@ -152,9 +159,10 @@ class BlobStore:
             partial.move_to(path)
         return path
 
-    def adopt(self, source: Path, digest: str) -> bool:
+    def adopt(self, source: Path, digest: str, *, verified: bool = False) -> bool:
         """Take over a file of the same disk without copying it; False when that cannot be done, or its bytes
-        are others. Only for files that nobody writes into any more. Blocks on the disk; can be cancelled."""
+        are others, unless that was `verified`. Only for files that are no longer written. Blocks on the disk;
+        can be cancelled."""
         path = self.path(digest)
         link = self._partials / f"link-{os.getpid()}-{path.name}"
         try:
@@ -162,10 +170,10 @@ class BlobStore:
             path.parent.mkdir(parents=True, exist_ok=True)
             link.unlink(missing_ok=True)
             link.hardlink_to(source)
-        except OSError:  # Another disk, or somebody else's file: it is copied instead.
+        except OSError:  # Another disk, or another user's file: it is copied instead.
             return False
         try:
-            same = f"sha256:{_sha256_of(link)}" == digest
+            same = verified or f"sha256:{_sha256_of(link)}" == digest
             if same:
                 link.rename(path)
         finally:
@@ -187,6 +195,14 @@ class BlobStore:
                 used_at = datetime.fromtimestamp(status.st_mtime, UTC)
                 blobs.append(StoredBlob(f"{path.parent.name}:{path.name}", status.st_size, used_at))
         return blobs
+
+    def unplaced(self) -> dict[str, int]:
+        """How much is here of each blob, finished or not, by digest. Blocks on the disk."""
+        sizes = {blob.digest: blob.size for blob in self.listing()}
+        for path in self._partials.glob("sha256-*"):
+            with suppress(FileNotFoundError):
+                sizes.setdefault(path.name.replace("-", ":", 1), path.stat().st_size)
+        return sizes
 
     def sweep(self, keep: Set[str], budget_bytes: int, unused_since: datetime) -> Swept:
         """Let go of blobs by reference, age and budget, and of partials that were not touched since.

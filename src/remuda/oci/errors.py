@@ -2,18 +2,20 @@
 
 RegistryFailed      the same request may work later
   RegistryBusy      it says when
+  AskedToWait       longer than a call waits: the operation does
 ContentRefused      what arrived is not what was promised; asking again brings the same
-  VersionChanged    somebody replaced it meanwhile; the new version can be asked for
+  VersionChanged    it was replaced meanwhile; the new version can be asked for
 NotABackend         it is what was promised, and cannot be run
 PlatformMissing     the image exists, but not for this machine
 DiskFull            with what is needed, what is free, and where
 SignatureRequired   verification is demanded and cannot be done
 """
 
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
-from remuda.core.errors import Invalid, NotFound, PeerFailed, Rejected, Unavailable
+from remuda.core.errors import Invalid, NotFound, PeerFailed, Problem, Rejected, Unavailable
 from remuda.wire.sizes import install_size
 
 
@@ -27,6 +29,17 @@ class RegistryBusy(RegistryFailed):
     def __init__(self, message: str, retry_after: timedelta | None, *, hint: str = "") -> None:
         super().__init__(message, hint=hint)
         self.retry_after = retry_after
+
+
+class AskedToWait(RegistryFailed):
+    """The server asked for a longer pause than is made within one call."""
+
+    def __init__(self, message: str, wait: timedelta, *, hint: str = "") -> None:
+        super().__init__(f"{message}, and asks to wait {wait.total_seconds():.0f} s", hint=hint)
+        self.wait = wait
+
+    def problem(self) -> Problem:
+        return replace(super().problem(), wait_s=round(self.wait.total_seconds()))
 
 
 class ContentRefused(Invalid):

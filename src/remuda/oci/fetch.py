@@ -286,9 +286,10 @@ class _Download:
             await run_sync(self.partial.restart)
         resumed = self.partial.size > 0  # By an earlier life: a power cut or a bad disk may have damaged it.
         while fault := await self._fault():
-            await run_sync(self.partial.restart)
             if not resumed and not self.suppliers:
+                await run_sync(self.partial.discard)
                 raise fault
+            await run_sync(self.partial.restart)
             log.warning(
                 "download_restarted",
                 what=self.wanted.name,

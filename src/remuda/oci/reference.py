@@ -68,10 +68,10 @@ class Folder:
     path: Path
 
 
-Source = OciImage | OciFile | Archive | Folder
+ImageSource = OciImage | OciFile | Archive | Folder
 
 
-def parse_source(text: str) -> Source:
+def parse_source(text: str) -> ImageSource:
     """Where a backend's files come from. Invalid, with the fault named, for anything else.
 
     A name without any slash is refused: it is more likely an entry of a gallery than an image.
@@ -170,7 +170,7 @@ def _check_repository(repository: str, text: str) -> None:
     )
 
 
-def _without_scheme(text: str) -> Source:
+def _without_scheme(text: str) -> ImageSource:
     if text.startswith(("/", "./", "../")) or text in (".", ".."):
         return _local(_path(text, text))
     if "/" not in text:

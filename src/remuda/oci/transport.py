@@ -30,7 +30,7 @@ from remuda.core.os_errors import os_reason
 from remuda.core.retry import Backoff
 from remuda.host.outbound import AddressRefused, Outbound, UnusualAddress, open_outbound, proxy_for
 from remuda.oci import limits
-from remuda.oci.errors import ContentRefused, RegistryBusy, RegistryFailed
+from remuda.oci.errors import AskedToWait, ContentRefused, RegistryBusy, RegistryFailed
 from remuda.oci.reference import DOCKER_HUB
 
 log = structlog.get_logger(__name__)
@@ -61,11 +61,9 @@ class RetryBudget:
         wait = self._policy.backoff.delay(self._failures, self._entropy.fraction())
         retry_after = failure.retry_after if isinstance(failure, RegistryBusy) else None
         if retry_after is not None and retry_after > self._policy.retry_after_max:
-            raise RegistryFailed(
-                f"{failure.message}, and asks to wait {retry_after.total_seconds():.0f} s",
-                hint=f"try again then, or {failure.hint}" if failure.hint else "try again then",
-            ) from failure
-        if self._failures >= self._policy.attempts_max:
+            hint = f"try again then, or {failure.hint}" if failure.hint else "try again then"
+            raise AskedToWait(failure.message, retry_after, hint=hint) from failure
+        if isinstance(failure, AskedToWait) or self._failures >= self._policy.attempts_max:
             raise failure
         pause_s = max(wait, retry_after or timedelta()).total_seconds()
         log.info("fetch_paused", what=self._what, reason=failure.message, pause_s=round(pause_s, 3))
@@ -251,6 +249,10 @@ class Transport:
             target = url.join(URL(location, encoded=True))
         except ValueError as error:
             raise RegistryFailed(f"{url.host} redirects to an address that cannot be used") from error
+        if target.scheme not in ("http", "https"):
+            raise Misconfigured(
+                f"{url.host} redirects to a {target.scheme}: address; only http and https are followed"
+            )
         safe = target.scheme == "https" or (target.scheme == "http" and url.scheme == "http")
         if not target.host or not (
             safe or (target.scheme == "http" and self._registries.may_be_plain(target))
@@ -385,9 +387,9 @@ async def raise_for_status(answer: Response, what: str, now: datetime) -> NoRetu
 def _meaning(status: int, what: str, detail: str, retry_after: str | None, now: datetime) -> RemudaError:
     match status:
         case 401:
-            return Unauthorized(f"{what} may not be read with the credentials used{detail}")
+            return Unauthorized(f"the server refuses {what} with status 401{detail}")
         case 403:
-            return Forbidden(f"{what} may not be read{detail}")
+            return Forbidden(f"the server refuses {what} with status 403{detail}")
         case 404:
             return NotFound(
                 f"{what} does not exist{detail}", hint="check the name, and log in if it is private"

@@ -59,14 +59,14 @@ class UnpackLimits:
     zstd_window_bytes_max: int = 128 << 20  # What the zstd program takes unasked; memory is used as needed.
 
 
-Path = tuple[bytes, ...]  # Components below the folder; empty is the folder itself.
+EntryPath = tuple[bytes, ...]  # Components below the folder; empty is the folder itself.
 
 WHITEOUT = b".wh."
 WHITEOUT_META = b".wh..wh."  # Bookkeeping of aufs; only the next one has a meaning in images.
 OPAQUE = b".wh..wh..opq"
 
 
-def components(name: bytes, limits: UnpackLimits) -> Path:
+def components(name: bytes, limits: UnpackLimits) -> EntryPath:
     """An entry's name as path components below the folder, or a Refusal."""
     if b"\0" in name:
         raise Refusal("its name holds a NUL character")
@@ -84,7 +84,7 @@ def components(name: bytes, limits: UnpackLimits) -> Path:
     return path
 
 
-def check_symlink(path: Path, text: bytes, limits: UnpackLimits) -> None:
+def check_symlink(path: EntryPath, text: bytes, limits: UnpackLimits) -> None:
     """Refuse link texts that no file system keeps, and relative ones that climb out of the folder.
 
     This reads the text alone, so it is a courtesy and no defence: links through other links may lead out,
@@ -107,7 +107,7 @@ def check_symlink(path: Path, text: bytes, limits: UnpackLimits) -> None:
             raise Refusal("it is a symbolic link that leads out of the folder")
 
 
-def hidden_by(path: Path) -> tuple[Path, bool] | None:
+def hidden_by(path: EntryPath) -> tuple[EntryPath, bool] | None:
     """What a whiteout hides: the path, and whether only its content goes. None for ordinary entries."""
     if any(part.startswith(WHITEOUT) for part in path[:-1]):
         raise Refusal("it lies inside a whiteout")
@@ -122,6 +122,6 @@ def hidden_by(path: Path) -> tuple[Path, bool] | None:
     return (*path[:-1], hidden), False
 
 
-def is_bookkeeping(path: Path) -> bool:
+def is_bookkeeping(path: EntryPath) -> bool:
     """Left behind by aufs, never meant to be unpacked."""
     return any(part.startswith(WHITEOUT_META) and part != OPAQUE for part in path)

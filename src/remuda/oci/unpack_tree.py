@@ -18,7 +18,7 @@ from typing import TypeVar
 import structlog
 
 from remuda.oci.disk import Writeback
-from remuda.oci.unpack_rules import Path, Refusal, shown
+from remuda.oci.unpack_rules import EntryPath, Refusal, shown
 
 log = structlog.get_logger()
 
@@ -43,7 +43,7 @@ class OpenFolders:
         self._leave(0)
         os.close(self._root)
 
-    def find(self, path: Path) -> int | None:
+    def find(self, path: EntryPath) -> int | None:
         """The folder at `path`, or None if something else or nothing is there."""
         try:
             return self._walk(path, None)
@@ -52,7 +52,7 @@ class OpenFolders:
                 return None
             raise
 
-    def enter(self, path: Path, on_made: Callable[[Path], None]) -> int:
+    def enter(self, path: EntryPath, on_made: Callable[[EntryPath], None]) -> int:
         """The folder at `path`, made with its parents where missing. Goes through no link and no file."""
         try:
             return self._walk(path, on_made)
@@ -62,7 +62,7 @@ class OpenFolders:
             obstacle = path[: len(self._walked) + 1]
             raise Refusal(f"it lies below {joined(obstacle)}, which is a file or a link") from error
 
-    def _walk(self, path: Path, on_made: Callable[[Path], None] | None) -> int:
+    def _walk(self, path: EntryPath, on_made: Callable[[EntryPath], None] | None) -> int:
         shared = 0
         for (name, _), wanted in zip(self._walked, path, strict=False):
             if name != wanted:
@@ -88,7 +88,7 @@ class OpenFolders:
             os.close(self._walked.pop()[1])
 
 
-def joined(path: Path) -> str:
+def joined(path: EntryPath) -> str:
     """A path for messages."""
     return shown(b"/".join(path))
 
@@ -139,7 +139,7 @@ def copy_file(source: int, name: bytes, parent: int, new_name: bytes) -> None:
         os.utime(new.fileno(), ns=(about.st_mtime_ns, about.st_mtime_ns))
 
 
-def resolved(path: Path, links: Mapping[Path, bytes]) -> Path | None:
+def resolved(path: EntryPath, links: Mapping[EntryPath, bytes]) -> EntryPath | None:
     """Where the link at `path` leads if the root is all there is; None when it goes in circles."""
     for _ in range(HOPS_MAX):
         text = links.get(path)
@@ -173,9 +173,9 @@ class DirectoryTree:
         self.bytes_claimed = 0  # Holes in sparse files included.
         self.entries = 0
         self._open = OpenFolders(root)
-        self._folders: dict[Path, tuple[int, int | None]] = {}  # Mode and time to give each at the end.
+        self._folders: dict[EntryPath, tuple[int, int | None]] = {}  # Mode and time to give each at the end.
         self._copies: dict[
-            Path, bytes
+            EntryPath, bytes
         ] = {}  # Symbolic links the file system refused, to be copied at the end.
         self._fresh = True  # No lower layer: nothing to hide, so nothing to remember.
         self._written: set[bytes] = set()  # By this layer, folders on the way included.
@@ -193,7 +193,7 @@ class DirectoryTree:
         self._fresh = self.entries == 0
         self._written.clear()
 
-    def add_folder(self, path: Path, mode: int, mtime_ns: int) -> None:
+    def add_folder(self, path: EntryPath, mode: int, mtime_ns: int) -> None:
         """A folder that is there already keeps its content."""
         if not path:
             return
@@ -209,7 +209,7 @@ class DirectoryTree:
         self._note(path)
 
     def add_file(
-        self, path: Path, mode: int, mtime_ns: int, size: int, pieces: Iterable[tuple[int, memoryview]]
+        self, path: EntryPath, mode: int, mtime_ns: int, size: int, pieces: Iterable[tuple[int, memoryview]]
     ) -> None:
         """Pieces come with their positions; what none of them covers reads as zeros."""
         parent = self._enter(path[:-1])
@@ -230,7 +230,7 @@ class DirectoryTree:
             os.close(descriptor)
         self._note(path)
 
-    def add_symlink(self, path: Path, text: bytes, mtime_ns: int) -> None:
+    def add_symlink(self, path: EntryPath, text: bytes, mtime_ns: int) -> None:
         """The link as written; nothing checks that it leads anywhere."""
         parent = self._enter(path[:-1])
         try:
@@ -243,7 +243,7 @@ class DirectoryTree:
             os.utime(path[-1], ns=(mtime_ns, mtime_ns), dir_fd=parent, follow_symlinks=False)
         self._note(path)
 
-    def add_hardlink(self, path: Path, target: Path) -> None:
+    def add_hardlink(self, path: EntryPath, target: EntryPath) -> None:
         """Another name for a file that is already in the tree."""
         if target[: len(path)] == path:
             raise Refusal("it is a hard link to itself")
@@ -258,7 +258,7 @@ class DirectoryTree:
             os.close(source)
         self._note(path)
 
-    def hide(self, path: Path, content_only: bool) -> None:
+    def hide(self, path: EntryPath, content_only: bool) -> None:
         """Remove what lower layers put there. What this layer writes stays, in whatever order it comes."""
         if self._fresh:
             return
@@ -286,20 +286,20 @@ class DirectoryTree:
             if mtime_ns is not None:
                 os.utime(folder, ns=(mtime_ns, mtime_ns))
 
-    def _enter(self, path: Path) -> int:
+    def _enter(self, path: EntryPath) -> int:
         return self._open.enter(path, self._note_unnamed)
 
-    def _note_unnamed(self, path: Path) -> None:
+    def _note_unnamed(self, path: EntryPath) -> None:
         self._folders[path] = UNNAMED_FOLDER, None
 
-    def _note(self, path: Path) -> None:
+    def _note(self, path: EntryPath) -> None:
         if self._fresh:
             return
         while path and (key := b"/".join(path)) not in self._written:
             self._written.add(key)
             path = path[:-1]
 
-    def _create(self, path: Path, parent: int, make: Callable[[], T]) -> T:
+    def _create(self, path: EntryPath, parent: int, make: Callable[[], T]) -> T:
         """Whatever stands in the way goes first: the last entry of a name wins, of whatever kind it is."""
         self._copies.pop(path, None)
         try:
@@ -309,7 +309,7 @@ class DirectoryTree:
             self._remove(path, parent)
             return make()
 
-    def _remove(self, path: Path, parent: int) -> None:
+    def _remove(self, path: EntryPath, parent: int) -> None:
         """The file, link or whole folder, if there is one."""
         try:
             if not is_folder(parent, path[-1]):
@@ -326,7 +326,7 @@ class DirectoryTree:
         os.rmdir(path[-1], dir_fd=parent)
         self._folders.pop(path, None)
 
-    def _clear(self, path: Path, folder: int) -> None:
+    def _clear(self, path: EntryPath, folder: int) -> None:
         """Remove a folder's content, except what this layer wrote."""
         for name in names_in(folder):
             child = (*path, name)
@@ -339,12 +339,12 @@ class DirectoryTree:
                 finally:
                     os.close(descriptor)
 
-    def _forget_copies(self, path: Path) -> None:
+    def _forget_copies(self, path: EntryPath) -> None:
         for link in [link for link in self._copies if link[: len(path)] == path]:
             if b"/".join(link) not in self._written:
                 del self._copies[link]
 
-    def _copy_for_link(self, path: Path) -> None:
+    def _copy_for_link(self, path: EntryPath) -> None:
         target = resolved(path, self._copies)
         folder = self._open.find(target[:-1]) if target else None
         if not target or folder is None or not _exists(folder, target[-1]):

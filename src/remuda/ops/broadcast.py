@@ -1,86 +1,76 @@
-"""Announces that something has changed, so that listeners read it again: at once on this frontend, over the
-bus on the others. A lost message costs one interval.
+"""How frontends announce to each other that something has changed. A lost message costs one interval: each
+frontend also reads what is stored now and then.
 """
 
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Annotated, Final, Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 import anyio
 import structlog
 from anyio.abc import TaskStatus
 
+from remuda.core.broadcast import DebouncedBroadcast
 from remuda.core.errors import Rejected, RemudaError
-from remuda.core.events import AutoResetEvent, Notifier
+from remuda.core.events import Notifier
 from remuda.core.ids import FrontendId
 from remuda.ops.ports import BusMessage, BusPort
 from remuda.wire import subjects
-from remuda.wire.codec import OMIT_EMPTY, OptionalMessage, decode, encode
+from remuda.wire.broadcasts import ChangeMessage, FrontendMessage
+from remuda.wire.codec import decode, encode
 
 log = structlog.get_logger(__name__)
 
-
-class ChangeMessage(OptionalMessage):
-    frontend: Annotated[str, OMIT_EMPTY] = ""  # Who says it, and need not be told.
+M = TypeVar("M", bound=FrontendMessage)
 
 
-M = TypeVar("M", bound=ChangeMessage)
-
-
-class Broadcast(Generic[M]):
-    """`run` it once. `message` makes what is sent next; `heard` gets what other frontends sent."""
+class FrontendSubject(Generic[M]):
+    """One subject on which frontends publish to each other. `undecodable` stands for each message that cannot
+    be decoded; None: those are dropped."""
 
     def __init__(
         self,
         bus: BusPort,
         subject: str,
         frontend: FrontendId,
-        message: Callable[[], M],
-        heard: Callable[[M], None],
-        *,
         kind: type[M],
-        gap_s: float,
+        *,
+        undecodable: M | None = None,
     ) -> None:
         self._bus = bus
         self._subject = subject
         self._frontend = frontend
-        self._message = message
-        self._heard = heard
         self._kind = kind
-        self._gap_s = gap_s
-        self._wanted = AutoResetEvent()
+        self._undecodable = undecodable
 
-    def send(self) -> None:
-        """Soon. What changes until then, or within the gap after a message, is told together. Never waits."""
-        self._wanted.set()
-
-    async def run(self) -> None:
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._listen)
-            while True:
-                await self._wanted.wait()
-                await self._publish()
-                await anyio.sleep(self._gap_s)
-
-    async def _listen(self) -> None:
+    async def publish(self, message: M) -> bool:
+        """Whether it was sent."""
         try:
-            await self._bus.subscribe(self._subject, self._hear)
+            await self._bus.publish(self._subject, encode(message))
+        except RemudaError as error:
+            log.debug("change_not_published", subject=self._subject, reason=error.message)
+            return False
+        return True
+
+    async def listen(self, receive: Callable[[M], None]) -> None:
+        """Subscribes. `receive` gets what other frontends publish."""
+
+        async def handle(message: BusMessage) -> None:
+            decoded = self._decoded(message)
+            if decoded is not None and decoded.frontend != self._frontend:
+                receive(decoded)
+
+        try:
+            await self._bus.subscribe(self._subject, handle)
         except RemudaError as error:
             log.warning("changes_not_received", subject=self._subject, reason=error.message)
 
-    async def _publish(self) -> None:
+    def _decoded(self, message: BusMessage) -> M | None:
         try:
-            await self._bus.publish(self._subject, encode(self._message()))
-        except RemudaError as error:  # The others look by themselves, a little later.
-            log.debug("change_not_published", subject=self._subject, reason=error.message)
-
-    async def _hear(self, message: BusMessage) -> None:
-        try:
-            message_body = decode(self._kind, message.payload)
-        except Rejected:
-            message_body = self._kind()
-        if message_body.frontend != self._frontend:
-            self._heard(message_body)
+            return decode(self._kind, message.payload)
+        except Rejected as error:
+            log.warning("change_not_decoded", subject=self._subject, reason=error.message)
+            return self._undecodable
 
 
 _GAP: Final = timedelta(milliseconds=100)
@@ -91,17 +81,15 @@ class OpsChanged(ChangeMessage):
 
 
 class ChangeSignal:
+    """Wakes what waits for changed operations, on every frontend."""
+
     def __init__(self, bus: BusPort, frontend: FrontendId, gap: timedelta = _GAP) -> None:
+        self._frontend = frontend
         self._changes = Notifier()
-        self._broadcast = Broadcast(
-            bus,
-            subjects.OPS_CHANGED,
-            frontend,
-            lambda: OpsChanged(frontend=frontend),
-            lambda _: self._changes.notify(),
-            kind=OpsChanged,
-            gap_s=gap.total_seconds(),
+        self._subject = FrontendSubject(
+            bus, subjects.OPS_CHANGED, frontend, OpsChanged, undecodable=OpsChanged()
         )
+        self._broadcast = DebouncedBroadcast(self._publish, gap_s=gap.total_seconds())
 
     @property
     def changed(self) -> anyio.Event:
@@ -114,5 +102,13 @@ class ChangeSignal:
         self._broadcast.send()
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        task_status.started()
-        await self._broadcast.run()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._subject.listen, self._receive)
+            task_status.started()
+            await self._broadcast.run()
+
+    async def _publish(self) -> bool:
+        return await self._subject.publish(OpsChanged(frontend=self._frontend))
+
+    def _receive(self, _: OpsChanged) -> None:
+        self._changes.notify()

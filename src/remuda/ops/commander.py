@@ -1,6 +1,6 @@
 """Sends what the reconciler has committed, and records the replies, however late they arrive."""
 
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -17,8 +17,10 @@ from remuda.core.events import AutoResetEvent
 from remuda.core.retry import Backoff
 from remuda.core.tasks import TaskOwner
 from remuda.ops import replies
+from remuda.ops.failures import defect
 from remuda.ops.model import (
     FRONTENDS,
+    AttemptKey,
     Dispatch,
     Ending,
     Kind,
@@ -29,8 +31,8 @@ from remuda.ops.model import (
     StepPolicy,
     Verb,
 )
-from remuda.ops.ports import FrontendWork, ModelWork, OpStore, PatientBusPort
-from remuda.ops.progress_board import AttemptKey, ProgressBoard, ProgressSubscription
+from remuda.ops.ports import BusCheck, FrontendWork, ModelWork, OpSignal, OpStore, PatientBusPort
+from remuda.ops.progress_board import ProgressBoard, ProgressSubscription
 
 log = structlog.get_logger(__name__)
 
@@ -100,7 +102,7 @@ class _Open:
 class BusCommander:
     """`run` owns the requests: each is a task of its own, and none waits for another.
 
-    `bus_trouble` says why nothing can be sent now, or is empty. `changed` is called when a reply is stored.
+    `signal` is given when a reply is stored.
     """
 
     def __init__(
@@ -113,8 +115,8 @@ class BusCommander:
         *,
         timeouts: Timeouts,
         at_once_max: int,
-        bus_trouble: Callable[[], str],
-        changed: Callable[[], None],
+        bus_trouble: BusCheck,
+        signal: OpSignal,
         model_work: ModelWork | None = None,
         frontend_work: FrontendWork | None = None,
         own_at_once_max: int = 1,
@@ -130,7 +132,7 @@ class BusCommander:
         self._timeouts = timeouts
         self._at_once_max = at_once_max
         self._bus_trouble = bus_trouble
-        self._changed = changed
+        self._signal = signal
         self._open: dict[AttemptKey, _Open] = {}
         self._cancelling: set[AttemptKey] = set()
         self._telling = False  # Somewhere an attempt is at work of which progress may be heard.
@@ -223,8 +225,10 @@ class BusCommander:
                     await self._record(step, outcome)
             if scope.cancelled_caught and step.by_frontend:  # Then nothing is at work any more.
                 await self._record(step, Outcome(step.attempt, _GIVEN_UP))
-        except Exception:  # One attempt's defect is no other's: its lease runs out, and it is tried again.
+        except Exception as error:  # One attempt's defect is no other's.
             log.exception("dispatch_broke", op=step.op, node=step.node, verb=verb)
+            if step.by_frontend:  # Nothing else would end it: a worker's attempt ends with its lease.
+                await self._record(step, Outcome(step.attempt, defect(error)))
         finally:
             del self._open[key]
 
@@ -250,6 +254,8 @@ class BusCommander:
         except BusRefused as error:
             ending = error.problem()
         except (BusUnusable, PeerFailed) as error:
+            if step.by_frontend:  # There is no reply that may still come: it was this process that stopped.
+                return Outcome(step.attempt, error.problem())
             log.warning("reply_missing", op=step.op, node=step.node, verb=verb, reason=error.message)
             return None
         except RemudaError as error:
@@ -302,8 +308,9 @@ class BusCommander:
                 return problem
         return None
 
-    async def _remove_files(self, step: Step) -> Problem | None:
-        return replies.delete_problem(await self._request(step, replies.call(Verb.REMOVE_MODEL, step)))
+    async def _remove_files(self, step: Step) -> Ending:
+        reply = await self._request(step, replies.call(Verb.REMOVE_MODEL, step))
+        return replies.delete_ending(reply, step.source.name)
 
     async def _request(self, step: Step, call: replies.WorkerRequest) -> bytes:
         known = await self._replicas_known()
@@ -337,10 +344,10 @@ class BusCommander:
             await self._store.hold(op, node, attempt, timedelta())
         except RemudaError as error:
             log.warning("request_not_released", op=op, node=node, reason=error.message)
-        self._changed()
+        self._signal.notify()
 
     async def _record(self, step: Step, outcome: Outcome) -> None:
-        """A reply is told once. While the store cannot take it, it is kept here."""
+        """A reply arrives once. While the store cannot take it, it is kept here."""
         failed = 0
         while True:
             try:
@@ -350,7 +357,7 @@ class BusCommander:
                 failed += 1
                 log.warning("reply_not_stored", op=step.op, node=step.node, reason=error.message)
                 await anyio.sleep(_AGAIN.delay(failed, 0.0).total_seconds())
-        self._changed()
+        self._signal.notify()
 
     async def _tell_to_stop(self, key: AttemptKey) -> None:
         """Best effort: whether it stopped is seen in the worker's report, or in the reply to its request."""

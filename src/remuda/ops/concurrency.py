@@ -21,8 +21,10 @@ from remuda.ops.model import (
     Stage,
     State,
     Step,
+    StepKey,
     Wish,
 )
+from remuda.ops.reasons import StepCause, StepReason, because
 
 RETRIED: Final = frozenset({State.FAILED, State.CANCELLED})  # Steps that ended so can be begun afresh.
 
@@ -128,7 +130,7 @@ def _afresh(step: Step) -> Step:
         stage=Stage.APPLY,
         failures=0,
         problem=step.problem if start_failed(step.problem) else None,
-        reason="",
+        why=None,
         expires=None,
         wait_until=None,
         replaced_by=None,
@@ -182,8 +184,6 @@ def _opposite(one: Kind, other: Kind) -> bool:
     return (one in _UNDOES) != (other in _UNDOES)
 
 
-Key = tuple[OpId, NodeId]
-
 _AT_WORK: Final = frozenset({State.RUNNING, State.STOPPING})
 
 
@@ -191,9 +191,9 @@ def blocked(
     operations: Iterable[Operation],
     steps: Iterable[Step],
     away: Collection[NodeId],
-    lost: Collection[Key] = (),
-    unprovable: Collection[Key] = (),
-) -> dict[Key, str]:
+    lost: Collection[StepKey] = (),
+    unprovable: Collection[StepKey] = (),
+) -> dict[StepKey, StepReason]:
     """The pending steps whose turn it is not, and why. `steps` are all that belong to these operations.
 
     Nodes that are away hold up no others, except a canary: for that the others wait until it is `lost`. Nodes
@@ -202,7 +202,7 @@ def blocked(
     by_operation = defaultdict[OpId, list[Step]](list)
     for step in sorted(steps, key=lambda step: (step.key in unprovable, step.node)):
         by_operation[step.op].append(step)
-    waits: dict[Key, str] = {}
+    waits: dict[StepKey, StepReason] = {}
     # Who goes first for a backend on a node: who is at work there, then who asked first. The two differ when
     # an earlier operation is tried again.
     ahead = {
@@ -223,25 +223,28 @@ def blocked(
     return waits
 
 
-def _behind_others(steps: Iterable[Step], ahead: Mapping[tuple[NodeId, str], OpId]) -> dict[Key, str]:
-    waits: dict[Key, str] = {}
+def _behind_others(
+    steps: Iterable[Step], ahead: Mapping[tuple[NodeId, str], OpId]
+) -> dict[StepKey, StepReason]:
+    waits: dict[StepKey, StepReason] = {}
     for step in steps:
         if step.state is not State.PENDING:
             continue
         names = ((step.node, name) for name in step.goal.names)
         first = next((ahead[name] for name in names if ahead.get(name, step.op) != step.op), None)
         if first is not None:
-            where = "" if step.node == FRONTENDS else " on this node"
-            waits[step.key] = f"waiting for operation {first}{where}"
+            here = step.node != FRONTENDS
+            cause = StepCause.OTHER_OPERATION_HERE if here else StepCause.OTHER_OPERATION
+            waits[step.key] = because(cause, first)
     return waits
 
 
-def _behind_frontends(steps: Sequence[Step]) -> dict[Key, str]:
+def _behind_frontends(steps: Sequence[Step]) -> dict[StepKey, StepReason]:
     """A model is gone from the frontends before it goes from nodes: nothing brings it back there then."""
     if all(step.state.final for step in steps if step.node == FRONTENDS):
         return {}
     waiting = (step for step in steps if step.state is State.PENDING and step.node != FRONTENDS)
-    return {step.key: "waiting for the frontends to remove it first" for step in waiting}
+    return {step.key: because(StepCause.FRONTENDS_FIRST) for step in waiting}
 
 
 def _midway(step: Step) -> bool:
@@ -252,10 +255,10 @@ def _midway(step: Step) -> bool:
 def _paced(
     operation: Operation,
     steps: Sequence[Step],
-    behind: Collection[Key],
+    behind: Collection[StepKey],
     away: Collection[NodeId],
-    lost: Collection[Key],
-) -> dict[Key, str]:
+    lost: Collection[StepKey],
+) -> dict[StepKey, StepReason]:
     """Which of those that have not begun must wait. One that has begun goes on: no node is left half-way.
     Only a canary goes alone in any case, also among those that are tried again."""
     waiting = [step for step in steps if step.state is State.PENDING and step.stage is Stage.APPLY]
@@ -271,7 +274,7 @@ def _paced(
         )
     busy = [step for step in [*midway, *again] if step.node not in away and step.key not in behind]
     room = max(operation.roll_out.at_once - len(busy), 0)
-    return {step.key: "waiting for other nodes" for step in fresh[room:]}
+    return {step.key: because(StepCause.OTHER_NODES) for step in fresh[room:]}
 
 
 def _went_first(step: Step) -> bool:
@@ -282,37 +285,36 @@ def _went_first(step: Step) -> bool:
 
 def _behind_canary(
     midway: Sequence[Step], next_ones: Sequence[Step], away: Collection[NodeId]
-) -> dict[Key, str]:
+) -> dict[StepKey, StepReason]:
     """All of the next ones but the canary, if it is not midway already."""
     canary = next(iter([*midway, *next_ones]), None)
-    why = "waiting for the first node to succeed"
+    why = because(StepCause.CANARY)
     if canary is not None and canary.node in away:
-        why = (
-            f"{canary.node_name} has to succeed first and is offline; if it stays so, another node goes first"
-        )
+        why = because(StepCause.CANARY_AWAY, canary.node_name)
     return {step.key: why for step in next_ones if step is not canary}
 
 
 def proven(step: Step) -> bool:
-    """Its node has run the new version. One that found nothing to start it with says so as its reason."""
-    return step.state is State.SUCCEEDED and step.stage is Stage.PROVE and not step.reason
+    """Its node has run the new version, and did not only find nothing to start it with."""
+    started = step.why is None or not step.why.leaves_unproven
+    return step.state is State.SUCCEEDED and step.stage is Stage.PROVE and started
 
 
-def halted(operation: Operation, steps: Iterable[Step]) -> str:
-    """Why an operation goes no further; empty while it does: a roll-out that proves itself after a failure,
+def halted(operation: Operation, steps: Iterable[Step]) -> StepReason | None:
+    """Why an operation goes no further; None while it does: a roll-out that proves itself after a failure,
     the removal of a model from nodes if it is not gone from the frontends."""
     if operation.kind is Kind.REMOVE_MODEL:
         own = next((step for step in steps if step.node == FRONTENDS), None)
         kept = own is not None and own.state.final and own.state is not State.SUCCEEDED
-        return f"the model was not removed from the frontends: {own.reason}" if own and kept else ""
+        return because(StepCause.MODEL_KEPT, own.reason) if own and kept else None
     failed = next((step for step in steps if step.state is State.FAILED), None)
     if failed is None or not operation.roll_out.proves:
-        return ""
-    return f"the roll-out stopped at {failed.node_name}: {failed.reason}"
+        return None
+    return because(StepCause.ROLL_OUT_STOPPED, failed.node_name, failed.reason)
 
 
-def halt(step: Step, why: str) -> Step:
+def halt(step: Step, why: StepReason) -> Step:
     """A step that had not begun when its roll-out stopped ends with it; it can be retried with the others."""
     if step.state is not State.PENDING or step.attempt:
         return step
-    return replace(step, state=State.CANCELLED, reason=why, wait_until=None)
+    return replace(step, state=State.CANCELLED, why=why, wait_until=None)

@@ -1,10 +1,9 @@
-"""Which failures of installs and upgrades are permanent, so that retrying is useless until something
-changes. Pure."""
+"""Which failures are permanent, so that retrying is useless until something changes. Pure."""
 
 from dataclasses import replace
 from typing import Final
 
-from remuda.core.errors import Problem, RolledBack, StartFailed
+from remuda.core.errors import Internal, Problem, RemudaError, RolledBack, StartFailed
 
 # Codes of workers' errors that a further attempt cannot change.
 _PERMANENT: Final = frozenset(
@@ -53,6 +52,7 @@ _HINTS: Final = {
 }
 _START_HINT: Final = "look at the backend's log on that node, fix the cause, then retry"
 _HINT: Final = "fix the cause, then retry"
+_DEFECT_CHARS_MAX: Final = 400
 
 
 def answered(problem: Problem | None) -> bool:
@@ -66,6 +66,20 @@ def start_failed(problem: Problem | None) -> bool:
 
 def did_not_start(error: str) -> Problem:
     return Problem(START_FAILED, f"installed, but {error}", hint=_START_HINT, retryable=True)
+
+
+def defect(error: Exception) -> Problem:
+    """Of an attempt that a bug of ours ended: the same would end the next one."""
+    while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    if isinstance(error, RemudaError):
+        return error.problem()
+    text = " ".join(str(error).split())[:_DEFECT_CHARS_MAX]
+    return Problem(
+        Internal.code,
+        f"it broke off on a defect of Remuda: {type(error).__name__}{text and f': {text}'}",
+        hint="please report it, with the log of the frontend around it",
+    )
 
 
 def classified(failed: Problem, code: str, error: str) -> Problem:

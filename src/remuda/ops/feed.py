@@ -1,12 +1,12 @@
 """Changes of operations for any number of readers: read from the store once, told to all.
 
-A reader has a place, the number of the last change it was told of, and can continue from there on any
+A reader has a place, the number of the last change it was sent, and can continue from there on any
 frontend. There are no queues: a slow reader gets the latest state only, or all states anew.
 """
 
 from collections import OrderedDict, deque
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final, Protocol
@@ -30,13 +30,13 @@ from remuda.wire.operations import Tick
 log = structlog.get_logger(__name__)
 
 LOOK_EVERY: Final = timedelta(seconds=1)  # Even without a signal that something has changed.
-REST: Final = timedelta(milliseconds=100)  # What changes meanwhile is told together.
+REST: Final = timedelta(milliseconds=100)  # What changes meanwhile is sent together.
 QUIET: Final = timedelta(seconds=2)  # Then a reader hears that the line still stands.
 READERS_MAX: Final = 1000
 _PAGE: Final = 200
-_KEPT_MAX: Final = 2000  # Changes; who is further behind is told from the store.
+_KEPT_MAX: Final = 2000  # Changes; readers further behind are served from the store.
 _KEPT_BYTES_MAX: Final = 32 << 20
-_BEHIND_MAX: Final = 100_000  # Who is still further behind is told everything anew.
+_BEHIND_MAX: Final = 100_000  # Readers still further behind are sent everything anew.
 _SHOWN_MAX: Final = 10_000
 _FINISHED_SHOWN_MAX: Final = 50
 _END: Final = 2**62  # No change has such a number.
@@ -113,6 +113,15 @@ class Feed:
             tasks.start_soon(self._listen_for_readers)
             tasks.start_soon(self._follow_ticks)
             await self._follow_changes()
+
+    @asynccontextmanager
+    async def watched(self) -> AsyncIterator[None]:
+        """While the block lasts, `news` is also of progress, as if someone read."""
+        self._count_readers(1)
+        try:
+            yield
+        finally:
+            self._count_readers(-1)
 
     # One for all: what has changed.
 

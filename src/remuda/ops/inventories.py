@@ -1,6 +1,6 @@
 """Asks workers that send no reports, at a slow pace, which backends they have installed."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from datetime import timedelta
 from typing import Final
 
@@ -12,7 +12,7 @@ from remuda.core.clock import Clock
 from remuda.core.errors import RemudaError
 from remuda.core.ids import BootId, NodeId
 from remuda.core.tasks import TaskOwner
-from remuda.ops.ports import BusPort, OpStore
+from remuda.ops.ports import BusPort, OpSignal, OpStore
 from remuda.wire import subjects
 from remuda.wire.backends import BackendList, BackendListReply, InstalledBackend
 from remuda.wire.codec import decode, encode
@@ -26,20 +26,20 @@ _AT_ONCE_MAX: Final = 16
 
 
 class Inventories:
-    """`run` owns the questions. `changed` is called when an answer is stored."""
+    """`run` owns the questions; `signal` is given when an answer is stored."""
 
     def __init__(
         self,
         bus: BusPort,
         store: OpStore,
         clock: Clock,
-        changed: Callable[[], None],
+        signal: OpSignal,
         every: timedelta = EVERY,
     ) -> None:
         self._bus = bus
         self._store = store
         self._clock = clock
-        self._changed = changed
+        self._signal = signal
         self._every = every
         self._asked_s: dict[NodeId, tuple[BootId, float]] = {}
         self._slots = anyio.CapacityLimiter(_AT_ONCE_MAX)
@@ -84,7 +84,7 @@ class Inventories:
         except Exception:
             log.exception("backends_listing_broke", node=node)
             return
-        self._changed()
+        self._signal.notify()
 
 
 def _artifact(backend: InstalledBackend) -> InstalledArtifact:

@@ -7,9 +7,13 @@ from typing import Final, NewType
 
 from remuda.core.errors import Problem
 from remuda.core.ids import BootId, NodeId, ReplicaKey
+from remuda.ops.reasons import StepReason
 
 OpId = NewType("OpId", str)
 """An operation's UUID. It names the subject of its progress, so it is a valid NATS token."""
+
+StepKey = tuple[OpId, NodeId]
+AttemptKey = tuple[OpId, NodeId, int]
 
 FRONTENDS: Final = NodeId("frontends")
 """In place of a node in a step that the frontends carry out for themselves: no node can have this id."""
@@ -105,9 +109,12 @@ class ModelSpec:
     mirrors: tuple[str, ...] = ()  # Sources of the same bytes, tried in this order after the first.
     parts: tuple[ModelPart, ...] = ()  # All of its files, where they do not come from one source.
     config: str = ""  # YAML that is laid over the configuration made from its files.
+    choice: str = ""  # Which of its gallery's variants is installed, and why.
     written_at: str = ""  # When the model that is removed was written: one that was added since stays.
     files: tuple[str, ...] = ()  # What is removed from nodes, below their folders of models.
-    any_files: bool = False  # Also files that nobody but a person has put there.
+    any_files: bool = False  # Also files that a person has put there.
+    held_by: str = ""  # The only frontend that has the bytes and can carry it out; empty: any can.
+    held_on: str = ""  # The machine of that frontend, for people.
 
 
 class UnloadCause(StrEnum):
@@ -134,7 +141,7 @@ class UnloadReason:
             case UnloadCause.ASKED:
                 return f"asked for by {self.by}"
             case UnloadCause.IDLE:
-                return "nobody asked for it"
+                return "it was not used for a while"
             case UnloadCause.MAKES_ROOM:
                 return f"makes room for {self.for_replica}"
             case UnloadCause.OUTDATED:
@@ -205,7 +212,7 @@ class Step:
     wait_until: datetime | None = None  # PENDING: not before. RUNNING, STOPPING: silence is tolerated until
     # then; None while the node is away, for silence says nothing meanwhile.
     problem: Problem | None = None  # Of the last attempt that failed.
-    reason: str = ""  # Why it waits, or how it ended.
+    why: StepReason | None = None  # It waits, or ended so.
     replaced_by: OpId | None = None  # A newer operation wants the opposite, or other bytes.
     version: int = 0
     target: ReplicaTarget | None = None  # Of a load or unload.
@@ -213,8 +220,13 @@ class Step:
     # reports; None: not known.
 
     @property
-    def key(self) -> tuple[OpId, NodeId]:
+    def key(self) -> StepKey:
         return self.op, self.node
+
+    @property
+    def reason(self) -> str:
+        """Why it waits, or how it ended, in words; decisions go by `why`."""
+        return "" if self.why is None else str(self.why)
 
     @property
     def by_frontend(self) -> bool:
@@ -329,7 +341,7 @@ class Observation:
     lacking: bool = False  # Its reply was missed, and a list asked for a while later does not show it.
     told: bool = True  # If it reports: its present life has done so since the attempt was begun.
     outcome: Outcome | None = None
-    blocked: str = ""  # Why it is not this step's turn; empty: it is.
+    blocked: StepReason | None = None  # Why it is not this step's turn; None: it is.
     proven_elsewhere: bool = False  # Another node of the same operation has run the new version.
     proof_optional: bool = False  # A version that nothing can be started with is kept all the same.
 
@@ -348,6 +360,7 @@ class StepPolicy:
     rollback_failures_max: int = 4  # A node between two versions waits for a person before long.
     backoff_first: timedelta = timedelta(seconds=30)
     backoff_most: timedelta = timedelta(minutes=15)
+    server_wait_most: timedelta = timedelta(hours=6)  # However long a server asks to be left alone.
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,8 @@ from typing import Final, Literal
 
 from remuda.core.errors import Problem
 from remuda.core.ids import NodeId
-from remuda.ops.model import FRONTENDS_NAME, Attempt, Operation, State, Step, Wish
+from remuda.ops.concurrency import RETRIED
+from remuda.ops.model import FRONTENDS_NAME, Attempt, Kind, Operation, State, Step, Wish
 from remuda.ops.ports import Progress, View
 from remuda.ops.progress import (
     NOTHING_LIVE,
@@ -20,8 +21,9 @@ from remuda.ops.progress import (
     named,
     summarise,
 )
-from remuda.ops.steps import WAITS_TO_RETRY
-from remuda.wire.broadcasts import GalleryStatus, NodeProgress
+from remuda.ops.reasons import StepCause
+from remuda.ops.selection import names_one_node
+from remuda.wire.broadcasts import GalleryStatus, NodeProgress, StagingStatus
 from remuda.wire.files import FilePhase
 from remuda.wire.operations import (
     AttemptView,
@@ -36,14 +38,14 @@ from remuda.wire.operations import (
 )
 from remuda.wire.sizes import install_size
 
-NodeStatus = Literal["queued", "downloading", "running_on_worker", "success", "error"]
+ContractStatus = Literal["queued", "downloading", "running_on_worker", "success", "error"]
 COMPLETED: Final = "completed"
 QUEUED: Final = "queued"
 _WAITING: Final = frozenset({Status.QUEUED, Status.RETRYING})
 UNKNOWN_JOB: Final = JobView(message="Operation queued", queued=True)
 
 
-def node_status(step: Step, now: datetime) -> NodeStatus:
+def node_status(step: Step, now: datetime) -> ContractStatus:
     """The contract's word for a step. It has none for skipped and cancelled ones: the message says so."""
     match step.state:
         case State.PENDING:
@@ -65,7 +67,8 @@ def _overdue(step: Step, now: datetime) -> bool:
 
 
 def summary_of(view: View) -> Summary:
-    shares = {node: progress.fraction for node, progress in _current(view).items()}
+    attempts = {step.node: step.attempt for step in view.steps}
+    shares = {node: one.fraction for node, one in view.progress if attempts.get(node) == one.attempt}
     return summarise(view.operation, view.steps, shares)
 
 
@@ -73,20 +76,31 @@ def operation_items(views: Iterable[View], now: datetime) -> tuple[OperationItem
     """Those that are under way, and failed ones that were not dismissed; least far first."""
     shown = ((view, summary_of(view)) for view in views)
     items = [_item(view, summary, now) for view, summary in shown if listed(summary)]
-    return tuple(sorted(items, key=lambda item: (item.progress, item.id, item.jobID)))
+    return tuple(sorted(items, key=item_order))
 
 
-def staging_items(loads: Iterable[View]) -> tuple[OperationItem, ...]:
-    """Of loads, those whose model's files are on their way to a node."""
+def item_order(item: OperationItem) -> tuple[int, str, str]:
+    return item.progress, item.id, item.jobID
+
+
+def staging_items(
+    loads: Iterable[View], elsewhere: Iterable[StagingStatus] = ()
+) -> tuple[OperationItem, ...]:
+    """Of loads, those whose model's files are on their way to a node; of several of one model the one that is
+    least far, since the contract's ids are of models. `elsewhere`: as other frontends on the bus tell it, for
+    models of which no load is known here."""
     found = ((view.steps[0], dict(view.progress).get(view.steps[0].node)) for view in loads if view.steps)
-    return tuple(
+    items = [
         _staging_item(step, progress)
         for step, progress in found
         if progress is not None
         and step.state is State.RUNNING
         and progress.attempt == step.attempt
         and progress.phase in set(FilePhase)
-    )
+    ]
+    told = {item.id: item for item in map(_told_item, elsewhere)}
+    least = told | {item.id: item for item in sorted(items, key=lambda item: -item.progress)}
+    return tuple(sorted(least.values(), key=item_order))
 
 
 def _staging_item(step: Step, progress: Progress) -> OperationItem:
@@ -106,6 +120,24 @@ def _staging_item(step: Step, progress: Progress) -> OperationItem:
         phase=progress.phase,
         currentBytes=done,
         totalBytes=total,
+    )
+
+
+def _told_item(status: StagingStatus) -> OperationItem:
+    model = status.model_id
+    return OperationItem(
+        id=f"staging:{model}",
+        fullName=model,
+        name=model,
+        jobID=f"staging:{model}",
+        progress=int(min(max(status.progress, 0.0), 100.0)),
+        taskType="staging",
+        isBackend=False,
+        message=status.message,
+        nodeName=status.node_name,
+        phase="staging",
+        currentBytes=status.bytes_sent,
+        totalBytes=status.total_bytes,
     )
 
 
@@ -129,8 +161,8 @@ def _item(view: View, summary: Summary, now: datetime) -> OperationItem:
         message=message(summary),
         nodeID=only_node(view),
         phase=QUEUED if summary.status in _WAITING else latest.phase,
-        currentBytes=latest.current_bytes,
-        totalBytes=latest.total_bytes,
+        currentBytes=latest.current_bytes or None,
+        totalBytes=latest.total_bytes or None,
         error=failures(view.steps),
         nodes=node_items(view, now),
     )
@@ -168,11 +200,13 @@ def _node_item(view: View, step: Step, progress: Progress | None, now: datetime)
 def said(step: Step, now: datetime) -> str:
     """What there is to say about a step, beyond its status."""
     match step.state:
-        case State.SKIPPED | State.CANCELLED if not step.reason.startswith(step.state.value):
+        case State.SKIPPED | State.CANCELLED if step.why is None or not step.why.says_cancelled:
             return f"{step.state.value}: {step.reason}"
         case State.PENDING if step.problem is not None:
             left = retry_in(step, now)
-            why = step.reason or "waiting" if left is None else f"retrying in {left.total_seconds():.0f} s"
+            asked = step.why is not None and step.why.cause is StepCause.SERVER_WAIT
+            retrying = f"retrying in {(left or timedelta()).total_seconds():.0f} s"
+            why = step.reason or "waiting" if left is None or asked else retrying
             return f"{why}; last: {step.problem.message}"
         case State.SUCCEEDED:
             return ""
@@ -182,7 +216,8 @@ def said(step: Step, now: datetime) -> str:
 
 def retry_in(step: Step, now: datetime) -> timedelta | None:
     """How long until the next attempt of a step that waits for nothing else."""
-    if step.state is not State.PENDING or step.wait_until is None or step.reason != WAITS_TO_RETRY:
+    retries = step.why is not None and step.why.cause in (StepCause.RETRY, StepCause.SERVER_WAIT)
+    if step.state is not State.PENDING or step.wait_until is None or not retries:
         return None
     return max(step.wait_until - now, timedelta())
 
@@ -213,7 +248,7 @@ def element(operation: Operation) -> str:
 
 def only_node(view: View) -> str:
     """The node of an operation that was asked for on this one alone."""
-    alone = len(view.steps) == 1 and view.operation.selection.startswith("node ")
+    alone = len(view.steps) == 1 and names_one_node(view.operation.selection)
     return view.steps[0].node if alone else ""
 
 
@@ -346,8 +381,16 @@ def op_view(view: View) -> OpView:
         idempotency_key=operation.idempotency_key,
         dismissed=operation.dismissed,
         cleared=operation.cleared,
+        retryable=_retryable(operation, summary),
         change=view.change,
     )
+
+
+def _retryable(operation: Operation, summary: Summary) -> bool:
+    """A load's node was chosen by what was true then."""
+    if operation.kind is Kind.LOAD:
+        return False
+    return summary.status is Status.RETRYING or any(summary.counts.get(state) for state in RETRIED)
 
 
 def _said_name(operation: Operation) -> str:

@@ -3,7 +3,6 @@ the worker's report and the open request), what to write, what to send after tha
 Pure.
 """
 
-import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,9 +16,10 @@ from remuda.fleet.health import NodeStatus, Reachability
 from remuda.fleet.verdicts import ObservedNode, installed, is_up, why_no_commands
 from remuda.gallery.references import same_source
 from remuda.ops import concurrency
-from remuda.ops.concurrency import Key, wish_for
+from remuda.ops.concurrency import wish_for
 from remuda.ops.model import (
     FRONTENDS,
+    AttemptKey,
     Dispatch,
     Installation,
     Kind,
@@ -30,9 +30,11 @@ from remuda.ops.model import (
     Stage,
     State,
     Step,
+    StepKey,
 )
-from remuda.ops.ports import Live, Request
-from remuda.ops.steps import LOST, Change, advance
+from remuda.ops.ports import Live, OpenRequest
+from remuda.ops.reasons import StepCause, StepReason, because
+from remuda.ops.steps import LOST, StepChange, advance
 from remuda.wire.nodes import InstalledArtifact
 
 _ABOUT_TO_END: Final = timedelta(seconds=30)  # What a connection broke off in is often over soon after.
@@ -42,8 +44,8 @@ OWNER_GONE: Final = replace(LOST, message="the frontend that worked on this has 
 def observe(
     step: Step,
     node: ObservedNode | None,
-    request: Request | None,
-    blocked: str,
+    request: OpenRequest | None,
+    blocked: StepReason | None,
     now: datetime,
     ended_at: datetime | None = None,
 ) -> Observation:
@@ -89,7 +91,9 @@ def _installation(found: Sequence[InstalledArtifact] | None) -> Installation | N
     return Installation(found[0].installed_at, found[0].digest) if found else None
 
 
-def _sight_of_frontends(step: Step, request: Request | None, blocked: str, now: datetime) -> Observation:
+def _sight_of_frontends(
+    step: Step, request: OpenRequest | None, blocked: StepReason | None, now: datetime
+) -> Observation:
     """A frontend that no longer holds its request open is gone: another takes over, at once."""
     working = request is not None and request.awaited(now)
     outcome = _outcome(step, request)
@@ -98,8 +102,16 @@ def _sight_of_frontends(step: Step, request: Request | None, blocked: str, now: 
     return Observation(working=working, outcome=outcome, blocked=blocked)
 
 
+def _held_elsewhere(step: Step, frontend: str) -> StepReason | None:
+    """Which frontend is waited for, because it alone has the bytes; None: this one can begin."""
+    spec = step.source.model
+    if spec is None or spec.held_by in ("", frontend):
+        return None
+    return because(StepCause.FILES_ELSEWHERE, spec.held_on or spec.held_by)
+
+
 def _sight_of_files(
-    step: Step, node: ObservedNode, request: Request | None, blocked: str, now: datetime
+    step: Step, node: ObservedNode, request: OpenRequest | None, blocked: StepReason | None, now: datetime
 ) -> Observation:
     """Which of a model's files a node has is not looked at: it is asked to remove them, and answers."""
     return Observation(
@@ -114,7 +126,7 @@ def _sight_of_files(
 
 
 def _sight_of_replica(
-    step: Step, node: ObservedNode, request: Request | None, blocked: str, now: datetime
+    step: Step, node: ObservedNode, request: OpenRequest | None, blocked: StepReason | None, now: datetime
 ) -> Observation:
     """A frontend carries it out, and holds its request open for as long as it is at it. A load is not waited
     for on a node that went away, or that knows nothing of it any more: another node may take the model."""
@@ -135,14 +147,14 @@ def _sight_of_replica(
     )
 
 
-def _listed_later(node: ObservedNode, request: Request | None, now: datetime) -> bool:
+def _listed_later(node: ObservedNode, request: OpenRequest | None, now: datetime) -> bool:
     """Whether its list is so much younger than the missed reply that what was about to be done is in it."""
     if request is None or request.ended or request.awaited(now) or node.inventory is None:
         return False
     return node.inventory.listed_at > request.open_until + _ABOUT_TO_END
 
 
-def _since(request: Request, now: datetime) -> datetime:
+def _since(request: OpenRequest, now: datetime) -> datetime:
     """From when on a list tells of this attempt: after a missed reply, from then on."""
     if request.ended or request.awaited(now):
         return request.begun_at
@@ -174,7 +186,7 @@ def _meant(step: Step, artifact: InstalledArtifact, reports: bool) -> bool:
     return not artifact.uri or same_source(artifact.uri, step.source.uri)
 
 
-def _working(step: Step, node: ObservedNode, request: Request | None, now: datetime) -> bool:
+def _working(step: Step, node: ObservedNode, request: OpenRequest | None, now: datetime) -> bool:
     if node.reports:
         works = () if node.report is None else node.report.work
         return any((work.op_id, work.attempt) == (step.op, step.attempt) for work in works)
@@ -182,18 +194,16 @@ def _working(step: Step, node: ObservedNode, request: Request | None, now: datet
     return on_time and request is not None and request.awaited(now)
 
 
-def _outcome(step: Step, request: Request | None) -> Outcome | None:
+def _outcome(step: Step, request: OpenRequest | None) -> Outcome | None:
     if request is None or not request.ended or request.attempt != step.attempt:
         return None
     return Outcome(request.attempt, request.ending)
 
 
-AttemptKey = tuple[OpId, NodeId, int]
 _AT_WORK: Final = frozenset({State.RUNNING, State.STOPPING})
 _CANARY_AWAY: Final = timedelta(seconds=limits.CANARY_AWAY_S)
-_FULL: Final = "as many nodes are busy as may be at once"
-_FULL_HERE: Final = "waiting for other models that are being installed"
-_FIGURES: Final = re.compile(r"\d+")
+_FULL: Final = because(StepCause.NODES_BUSY)
+_FULL_HERE: Final = because(StepCause.FRONTENDS_BUSY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,14 +211,15 @@ class Room:
     """How many attempts may be begun in this pass, and why not more."""
 
     left: int
-    why: str = _FULL
+    why: StepReason = _FULL
     own: int = 1  # Of what this frontend does for itself.
+    frontend: str = ""  # Which one that is.
 
 
 @dataclass(frozen=True, slots=True)
 class PassPlan:
     changes: tuple[tuple[Step, Step], ...] = ()  # Before and after; only those worth writing.
-    dispatches: Mapping[Key, Dispatch] = field(default_factory=dict)  # Each after its step is written.
+    dispatches: Mapping[StepKey, Dispatch] = field(default_factory=dict)  # Each after its step is written.
     list_from: frozenset[tuple[NodeId, BootId]] = frozenset()  # Only their list can tell now.
     list_anew: frozenset[tuple[NodeId, BootId]] = frozenset()  # Their list has just become another.
     wake_at: datetime | None = None  # The soonest time at which waiting alone changes something.
@@ -231,8 +242,8 @@ def plan(
     stopped = moves.halted_operations()
     for step in unfinished:
         if step.state is State.PENDING:
-            why = stopped.get(step.op, "")
-            halted = concurrency.halt(step, why) if why else step
+            why = stopped.get(step.op)
+            halted = step if why is None else concurrency.halt(step, why)
             if halted is step:
                 moves.advance(step)
             else:
@@ -264,30 +275,32 @@ class _Moves:
         self._blocked = concurrency.blocked(live.operations, live.steps, away, lost, unprovable)
         self._proven = {step.op for step in live.steps if concurrency.proven(step)}
         self._after = {step.key: step for step in live.steps}
-        self._dispatches: dict[Key, Dispatch] = {}
+        self._dispatches: dict[StepKey, Dispatch] = {}
         self._begun = {False: 0, True: 0}  # On nodes, and by frontends for themselves.
 
     def advance(self, step: Step) -> None:
-        change = self._advanced(step, self._blocked.get(step.key, "") or self._in_hand(step))
+        change = self._advanced(step, self._blocked.get(step.key) or self._in_hand(step))
         if change[1] is not None and change[0].attempt > step.attempt and (full := self._no_room(step)):
             change = self._advanced(step, full)
         self.take(step, change)
 
-    def _no_room(self, step: Step) -> str:
-        """Why it cannot begin in this pass; empty: it does, and counts from now on. What frontends do for
+    def _no_room(self, step: Step) -> StepReason | None:
+        """Why it cannot begin in this pass; None: it does, and counts from now on. What frontends do for
         themselves takes no place of nodes, and needs no bus."""
         own = step.node == FRONTENDS
+        if own and (elsewhere := _held_elsewhere(step, self._room.frontend)):
+            return elsewhere
         if self._begun[own] >= (self._room.own if own else self._room.left):
             return _FULL_HERE if own else self._room.why
         self._begun[own] += 1
-        return ""
+        return None
 
-    def take(self, step: Step, change: Change) -> None:
+    def take(self, step: Step, change: StepChange) -> None:
         self._after[step.key], dispatch = change
         if dispatch is not None:
             self._dispatches[step.key] = dispatch
 
-    def halted_operations(self) -> dict[OpId, str]:
+    def halted_operations(self) -> dict[OpId, StepReason]:
         steps = defaultdict[OpId, list[Step]](list)
         for step in self._after.values():
             steps[step.op].append(step)
@@ -305,7 +318,7 @@ class _Moves:
         )
         return PassPlan(changes, self._dispatches, self._list_from(), self._list_anew(), self._wake_at())
 
-    def _advanced(self, step: Step, blocked: str) -> Change:
+    def _advanced(self, step: Step, blocked: StepReason | None) -> StepChange:
         request = self._requests.get((step.op, step.node, step.attempt))
         view = self._view(step, request)
         seen = observe(step, view, request, blocked, self._live.now, self._live.ended_at.get(step.node))
@@ -320,16 +333,16 @@ class _Moves:
             seen = replace(seen, working=True)  # Its reply may have been missed: it is at it all the same.
         return advance(step, seen, wish_for(step, operation), self._moment_for(step))
 
-    def _in_hand(self, step: Step) -> str:
+    def _in_hand(self, step: Step) -> StepReason | None:
         """A request that was long under way may arrive after its operation is over: what it is about to do
         on the node is not seen there yet."""
         view = self._nodes.get(step.node)
         works = () if view is None or view.report is None else view.report.work
         others = (one for one in works if one.op_id not in ("", step.op) and one.backend in step.goal.names)
         first = next(others, None)
-        return "" if first is None else f"its worker is still busy with operation {first.op_id}"
+        return None if first is None else because(StepCause.WORKER_BUSY, first.op_id)
 
-    def _view(self, step: Step, request: Request | None) -> ObservedNode | None:
+    def _view(self, step: Step, request: OpenRequest | None) -> ObservedNode | None:
         """A list that was asked for before an attempt began may be older than what others did there since:
         it says nothing about a step that is not at work, but that an upgrade is not needed: by its digest."""
         view = self._nodes.get(step.node)
@@ -450,8 +463,8 @@ def _unprovable(step: Step, view: ObservedNode | None) -> bool:
 
 
 def _worth_writing(before: Step, after: Step) -> bool:
-    """Reasons tell how long something lasts. That grows with every pass, and is no news."""
     if after is before or after == before:  # Most are the very same, and comparing them takes its time.
         return False
-    same_words = _FIGURES.sub("", before.reason) == _FIGURES.sub("", after.reason)
-    return after != (replace(before, reason=after.reason) if same_words else before)
+    if after.why is not None and after.why.is_news_after(before.why):
+        return True
+    return after != replace(before, why=after.why) or (after.why is None and before.why is not None)

@@ -13,7 +13,7 @@ from remuda.wire.nodes import InstalledArtifact
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class OpenRequest:
     """The request by which an attempt was sent. The frontend that holds it renews `open_until`; one that died
     renews nothing."""
 
@@ -45,6 +45,7 @@ class Progress:
     file_count: int = 0
     file_bytes: int = 0  # Of this file alone.
     file_size: int = 0
+    left: timedelta | None = None  # Of the phase, as it was measured; never stored.
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +68,7 @@ class Live:
     now: datetime
     operations: tuple[Operation, ...]
     steps: tuple[Step, ...]  # All steps of these operations, final ones too.
-    requests: tuple[Request, ...]  # Of the attempts that are at work.
+    requests: tuple[OpenRequest, ...]  # Of the attempts that are at work.
     inventories: tuple[BackendInventory, ...]
     ended_at: Mapping[NodeId, datetime] = field(default_factory=dict)  # When a step was last over on it.
 
@@ -129,7 +130,7 @@ class OpStore(Protocol):
 
     async def let_go(self, owner: FrontendId) -> None:
         """What this frontend carried out for the frontends in an earlier life is not at work any more:
-        whoever comes first goes on with it."""
+        the first to come goes on with it."""
         ...
 
     async def answer(self, op: OpId, node: NodeId, outcome: Outcome) -> None:
@@ -289,6 +290,12 @@ class BusPort(Protocol):
         ...
 
 
+class BusCheck(Protocol):
+    def __call__(self) -> str:
+        """Why nothing can be sent over the bus now; empty: it can."""
+        ...
+
+
 class PatientBusPort(BusPort, Protocol):
     async def request(
         self, subject: str, payload: bytes, limit: timedelta, *, on_gap: Callable[[], None] | None = None
@@ -309,4 +316,13 @@ class TapPort(Protocol):
 class InventoryLister(Protocol):
     def want(self, nodes: Iterable[tuple[NodeId, BootId]], *, anew: bool = False) -> None:
         """Ask these nodes soon what they have; `anew`: though their list is young. Returns at once."""
+        ...
+
+
+class OpSignal(Protocol):
+    """Implemented by broadcast.ChangeSignal."""
+
+    def notify(self) -> None:
+        """Operations were written here, or what they go by has changed: the reconcilers of all frontends look
+        at once, and so do the feeds. Never waits."""
         ...

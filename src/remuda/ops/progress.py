@@ -6,7 +6,7 @@ Within an attempt the fraction never falls, and once the attempt has ended nothi
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -15,6 +15,7 @@ from typing import Final, Protocol
 from remuda.core.ids import NodeId
 from remuda.ops.model import FRONTENDS, Operation, OpId, State, Step, Wish
 from remuda.ops.ports import Progress, View
+from remuda.ops.reasons import StepCause
 from remuda.wire.backends import InstallPhase, InstallProgress
 from remuda.wire.files import FilePhase
 from remuda.wire.sizes import parse_size
@@ -28,8 +29,7 @@ _AGE_STEP_S: Final = 5
 _LAYER: Final = re.compile(r"Downloading (\d{1,6})/\d{1,6} ")
 # LocalAI's workers tell the bytes of a pull and those of unpacking, not how the two add up.
 _PULL_SHARE: Final = 0.5
-_PARTS: Final[Mapping[str, int]] = {FilePhase.HASHING: 0, FilePhase.STAGING: 1}  # Of a load, in order.
-_LAST_PART: Final = 2
+_FILE_PHASES: Final[Collection[str]] = frozenset(FilePhase)  # The first part of a load, in any order.
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +68,7 @@ class LiveProgress:
             self.file_count,
             self.file_bytes,
             self.file_size,
+            self.left,
         )
 
 
@@ -80,10 +81,12 @@ def fold(live: LiveProgress, event: InstallProgress, at_s: float) -> LiveProgres
 
 
 def _is_late(live: LiveProgress, event: InstallProgress) -> bool:
-    """A load is told of by several requests, one after another, each of which counts for itself."""
-    before, now = _PARTS.get(live.phase, _LAST_PART), _PARTS.get(event.phase, _LAST_PART)
+    """Several requests report a load, one after another, each of which counts for itself."""
+    before, now = live.phase in _FILE_PHASES, event.phase in _FILE_PHASES
     if now != before and live.seq:
-        return now < before
+        return now
+    if now and event.phase == FilePhase.STAGING != live.phase:  # A worker's clock may be behind ours.
+        return False
     return bool(event.seq) and event.seq <= live.seq
 
 
@@ -246,13 +249,13 @@ class Status(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Summary:
     status: Status
-    fraction: float  # 0..1, over all nodes; 1 exactly when all are final.
+    fraction: float  # 0..1, over all nodes; 1 exactly when all are done or skipped.
     counts: Mapping[State, int]
     message: str
 
 
 def summarise(operation: Operation, steps: Sequence[Step], progress: Mapping[NodeId, float]) -> Summary:
-    """`progress` holds 0..1 for nodes at work, where it is known."""
+    """`progress` holds 0..1 for each node's last attempt, where it is known."""
     counts = Counter(step.state for step in steps)
     stops = operation.wish is Wish.CANCEL  # Then nothing is tried again.
     retrying = [] if stops else [step for step in steps if _waits_to_retry(step)]
@@ -283,10 +286,11 @@ def _status(operation: Operation, counts: Counter[State], *, retrying: bool) -> 
 
 
 def _share(step: Step, progress: float) -> float:
-    if step.state.final:
+    if step.state in (State.SUCCEEDED, State.SKIPPED):
         return 1.0
-    at_work = step.state in (State.RUNNING, State.STOPPING)
-    return min(max(progress, 0.0), 0.99) if at_work else 0.0  # Whole only when it is known to be over.
+    if step.state is State.PENDING and step.kind.of_replica:  # What a load brought is not kept.
+        return 0.0
+    return min(max(progress, 0.0), 0.99)  # What waits, failed or was cancelled is as far as it came.
 
 
 def _message(steps: Sequence[Step], counts: Counter[State], retrying: Sequence[Step]) -> str:
@@ -302,10 +306,16 @@ def _message(steps: Sequence[Step], counts: Counter[State], retrying: Sequence[S
         parts.append(f"{len(retrying)} to be retried" if total else "to be retried")
     by_name = sorted(steps, key=lambda step: step.node_name)
     failed = [step for step in by_name if step.state is State.FAILED]
-    away = [step for step in by_name if step.state is State.RUNNING and not step.wait_until and step.reason]
+    away = [step for step in by_name if step.state is State.RUNNING and not step.wait_until and step.why]
     reasons = [named(step, step.reason) for step in [*failed, *away[:_AWAY_NAMED_MAX]]]
-    reasons += [named(step, step.problem.message) for step in retrying[:_RETRYING_NAMED_MAX] if step.problem]
+    reasons += [named(step, _last_problem(step)) for step in retrying[:_RETRYING_NAMED_MAX]]
     return ", ".join(parts) + (f". {'; '.join(reasons)}" if reasons else "")
+
+
+def _last_problem(step: Step) -> str:
+    said = "" if step.problem is None else step.problem.message
+    waits = step.why is not None and step.why.cause is StepCause.SERVER_WAIT
+    return f"{said}; {step.reason}" if waits else said
 
 
 def named(step: Step, why: str) -> str:

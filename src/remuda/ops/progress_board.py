@@ -14,7 +14,7 @@ from remuda.core.clock import Clock
 from remuda.core.errors import Rejected, RemudaError
 from remuda.core.events import AutoResetEvent, Notifier
 from remuda.core.ids import NodeId
-from remuda.ops.model import OpId, Step
+from remuda.ops.model import AttemptKey, OpId, Step, StepKey
 from remuda.ops.ports import BusMessage, OpStore, TapPort
 from remuda.ops.progress import LiveProgress, aged, end, entered, fold, worth_keeping
 from remuda.wire import subjects
@@ -72,8 +72,6 @@ class ProgressSubscription:
                 await end()
 
 
-Key = tuple[OpId, NodeId]
-AttemptKey = tuple[OpId, NodeId, int]
 WRITE_EVERY: Final = timedelta(seconds=2)
 REST_S: Final = 0.1
 OWNER_SILENT: Final = timedelta(seconds=15)  # Then another frontend writes for the one that sent it.
@@ -93,8 +91,8 @@ class ProgressBoard:
         self._waiting: dict[AttemptKey, tuple[bytes, float]] = {}  # The newest of each, and when it came.
         self._heard_s: dict[AttemptKey, float] = {}  # When anything last came of each.
         self._arrived = AutoResetEvent()
-        self._live: dict[Key, LiveProgress] = {}
-        self._kept: dict[Key, LiveProgress] = {}
+        self._live: dict[StepKey, LiveProgress] = {}
+        self._kept: dict[StepKey, LiveProgress] = {}
         self._others_due_s = 0.0
         self._changes = Notifier()
 
@@ -188,7 +186,7 @@ class ProgressBoard:
         if known.attempt == step.attempt and not known.ended:
             self._set(step.key, entered(known, phase))
 
-    def _set(self, key: Key, live: LiveProgress) -> None:
+    def _set(self, key: StepKey, live: LiveProgress) -> None:
         self._live[key] = live
         self._changes.notify()
 
@@ -232,7 +230,7 @@ class ProgressBoard:
             others = {key: live for key, live in news.items() if key not in own}
             await self._write(others, silent_for=OWNER_SILENT)
 
-    async def _write(self, news: Mapping[Key, LiveProgress], silent_for: timedelta = timedelta()) -> None:
+    async def _write(self, news: Mapping[StepKey, LiveProgress], silent_for: timedelta = timedelta()) -> None:
         if not news:
             return
         now = self._clock.now()

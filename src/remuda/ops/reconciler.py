@@ -19,9 +19,10 @@ from remuda.fleet.node_views import ObservedNodes
 from remuda.fleet.verdicts import ObservedNode
 from remuda.ops import planning
 from remuda.ops.commander import Timeouts
-from remuda.ops.model import Dispatch, Moment, State, Step, StepPolicy
-from remuda.ops.planning import AttemptKey, PassPlan, Room
-from remuda.ops.ports import UNCOUNTED, Commander, Figures, InventoryLister, Live, OpStore
+from remuda.ops.model import AttemptKey, Dispatch, Moment, State, Step, StepPolicy
+from remuda.ops.planning import PassPlan, Room
+from remuda.ops.ports import UNCOUNTED, BusCheck, Commander, Figures, InventoryLister, Live, OpStore
+from remuda.ops.reasons import StepCause, because
 
 log = structlog.get_logger(__name__)
 
@@ -67,7 +68,7 @@ class WakeSignal(Protocol):
 
 
 class Reconciler:
-    """`bus_trouble` says why nothing can be sent now, or is empty."""
+    """Moves operations on, one pass after another."""
 
     def __init__(
         self,
@@ -82,7 +83,7 @@ class Reconciler:
         entropy: Entropy,
         timeouts: Timeouts,
         policy: StepPolicy,
-        bus_trouble: Callable[[], str],
+        bus_trouble: BusCheck,
         pace: Pace = _AS_SHIPPED,
         figures: Figures = UNCOUNTED,
     ) -> None:
@@ -194,8 +195,8 @@ class Reconciler:
     def _room(self) -> Room:
         own = self._commander.own_room
         if trouble := self._bus_trouble():
-            return Room(0, f"nothing can be sent now: {trouble}", own)
-        return Room(self._commander.room, own=own)
+            return Room(0, because(StepCause.BUS_DOWN, trouble), own, self._frontend)
+        return Room(self._commander.room, own=own, frontend=self._frontend)
 
     def _until_next(self, decided: PassPlan, live: Live) -> timedelta:
         longest = self._pace.busy_every if live.operations else self._pace.idle_every

@@ -11,7 +11,8 @@ from remuda.core.errors import Problem, RemudaError
 from remuda.core.ids import NodeId
 from remuda.ops.failures import classified
 from remuda.ops.model import DoneWithNote, Ending, ModelSpec, OpId, Step, Verb
-from remuda.ops.steps import HAD_THIS_VERSION, NOT_PROVEN, NOTHING_TO_DO, PROOF_FAILED
+from remuda.ops.reasons import StepCause, because
+from remuda.ops.steps import NOT_PROVEN, PROOF_FAILED
 from remuda.wire import subjects
 from remuda.wire.backends import (
     BackendCancel,
@@ -30,6 +31,7 @@ from remuda.wire.models import ModelDelete, ModelDeleteReply
 from remuda.wire.process_keys import ProcessKey
 
 _NOT_FOUND: Final = "backend not found"
+NOTHING_THERE: Final = "not_found"
 _FAILED: Final = {
     Verb.INSTALL: Problem("install_failed", "the install failed", retryable=True),
     Verb.UPGRADE: Problem("upgrade_failed", "the upgrade failed", retryable=True),
@@ -57,7 +59,10 @@ _REPLIES: Final[Mapping[Verb, type[BackendInstallReply] | type[BackendUpgradeRep
     Verb.PROVE: BackendInstallReply,
     Verb.ROLL_BACK: BackendRollbackReply,
 }
-_UNCHANGED: Final = {Verb.INSTALL: NOTHING_TO_DO, Verb.UPGRADE: HAD_THIS_VERSION}
+_UNCHANGED: Final = {
+    Verb.INSTALL: str(because(StepCause.NOTHING_TO_DO)),
+    Verb.UPGRADE: str(because(StepCause.SAME_VERSION)),
+}
 UNREACHABLE: Final = Problem(
     "no_responders",
     "its worker does not answer on the bus",
@@ -132,6 +137,8 @@ def problem_in(verb: Verb, payload: bytes, step: Step) -> Problem | None:
         failed = _NOT_TRIED
     if verb is Verb.ROLL_BACK and _nothing_to_return_to(reply):
         failed = replace(failed, retryable=False)
+    if verb is Verb.REMOVE and _NOT_FOUND in reply.error:  # LocalAI's words, which are all that it sends.
+        failed = replace(failed, code=NOTHING_THERE)
     failed = replace(failed, message=f"{failed.message}: {reply.error or 'the worker gave no reason'}")
     return classified(failed, reply.code, reply.error) if verb in (Verb.INSTALL, Verb.UPGRADE) else failed
 
@@ -139,8 +146,8 @@ def problem_in(verb: Verb, payload: bytes, step: Step) -> Problem | None:
 def ending_in(verb: Verb, payload: bytes, step: Step) -> Ending:
     """As `problem_in`; and what there is to say of an install or upgrade that succeeded."""
     problem = problem_in(verb, payload, step)
-    how = _UNCHANGED.get(verb, "")
-    if problem is not None or not how:
+    how = _UNCHANGED.get(verb)
+    if problem is not None or how is None:
         return problem
     reply = decode(_REPLIES[verb], payload)
     if isinstance(reply, BackendInstallReply) and reply.unproven:
@@ -185,7 +192,7 @@ def _other_bytes(step: Step, digest: str) -> Problem | None:
 
 def not_found(problem: Problem | None) -> bool:
     """A removal that found nothing: what was wanted gone is not there under this name."""
-    return problem is not None and _NOT_FOUND in problem.message
+    return problem is not None and problem.code == NOTHING_THERE
 
 
 def in_legacy_words(problem: Problem) -> Problem:
@@ -253,13 +260,21 @@ def _model_delete(step: Step) -> WorkerRequest:
     return WorkerRequest(subjects.model_delete(step.node), encode(request))
 
 
-def delete_problem(payload: bytes) -> Problem | None:
-    """Why the files are still there; None: they are not."""
+def delete_ending(payload: bytes, model: str) -> Problem | DoneWithNote | None:
+    """Why the files are still there; None: they are not. LocalAI's workers do not look where they keep what
+    came from object storage."""
     try:
         reply = decode(ModelDeleteReply, payload)
     except RemudaError as error:
         return replace(_NOT_DELETED, message=f"its worker gave no sensible answer: {error.message}")
-    return None if reply.success else replace(_NOT_DELETED, message=reply.error or _NOT_DELETED.message)
+    if not reply.success:
+        return replace(_NOT_DELETED, message=reply.error or _NOT_DELETED.message)
+    if reply.by_path:
+        return None
+    return DoneWithNote(
+        f"what its models folder has under the name {model} was removed; LocalAI's workers keep what they "
+        "took from object storage in their cache, where only a person can remove it"
+    )
 
 
 _NOT_DELETED: Final = Problem("remove_failed", "the files were not removed", retryable=True)

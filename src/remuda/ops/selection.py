@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from typing import Final
 
 from remuda.core.errors import Conflict, Invalid, NotFound
 from remuda.core.ids import BootId, NodeId
@@ -17,6 +18,8 @@ from remuda.gallery.references import is_image, same_repository
 from remuda.gallery.resolve import uris_of
 from remuda.wire.nodes import InstalledArtifact
 
+_ONE_NODE: Final = "node "
+
 
 @dataclass(frozen=True, slots=True)
 class Selection:
@@ -24,16 +27,23 @@ class Selection:
     selector: str = ""  # key=value,key=value: all of them.
 
     @property
-    def everybody(self) -> bool:
+    def is_all(self) -> bool:
         return not self.names and not self.selector
 
     def __str__(self) -> str:
+        if len(self.names) == 1:
+            return f"{_ONE_NODE}{self.names[0]}"
         if self.names:
-            return f"node{'s' if len(self.names) > 1 else ''} {', '.join(self.names)}"
+            return f"nodes {', '.join(self.names)}"
         return f"labels {self.selector}" if self.selector else "all"
 
 
 ALL = Selection()
+
+
+def names_one_node(selection: str) -> bool:
+    """Whether a stored selection, which is kept in words, was for a single node by its name."""
+    return selection.startswith(_ONE_NODE)
 
 
 def select(selection: Selection, standings: Sequence[Standing]) -> list[Standing]:

@@ -23,7 +23,7 @@ from remuda.ops import targets
 from remuda.ops.external_sources import external
 from remuda.ops.model import Kind, Operation, OpId, RollOut, Source, State, Step, Wish
 from remuda.ops.planning import observe
-from remuda.ops.ports import UNCOUNTED, Figures, Filter, InventoryLister, OpStore, Pinner, View
+from remuda.ops.ports import UNCOUNTED, Figures, Filter, InventoryLister, OpSignal, OpStore, Pinner, View
 from remuda.ops.progress import Overlay, overlaid
 from remuda.ops.selection import ALL, Selection, installed_under, nodes_to_ask
 from remuda.ops.steps import already_done
@@ -72,6 +72,12 @@ class Accepted:
     warnings: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class RefusedUpgrade:
+    backend: str
+    error: Rejected
+
+
 class Operations:
     """`changed` wakes the reconcilers, here and on other frontends."""
 
@@ -87,7 +93,7 @@ class Operations:
         clock: Clock,
         entropy: Entropy,
         policy: Policy,
-        changed: Callable[[], None],
+        signal: OpSignal,
         figures: Figures = UNCOUNTED,
     ) -> None:
         self._store = store
@@ -99,7 +105,7 @@ class Operations:
         self._clock = clock
         self._entropy = entropy
         self._policy = policy
-        self._changed = changed
+        self._signal = signal
         self._figures = figures
         self._node_views = ObservedNodes()
         turn = anyio.Lock(fast_acquire=True)
@@ -126,7 +132,7 @@ class Operations:
         nodes, now = {node.standing.node.id: node for node in await self.nodes()}, self._clock.now()
 
         def as_it_is(step: Step) -> Step:
-            return already_done(step, observe(step, nodes.get(step.node), None, "", now)) or step
+            return already_done(step, observe(step, nodes.get(step.node), None, None, now)) or step
 
         drafts = tuple(replace(draft, step=as_it_is(draft.step)) for draft in plan.drafts)
         return replace(plan, drafts=drafts)
@@ -151,7 +157,7 @@ class Operations:
         submitted = await self._store.submit(operation, steps)
         if not submitted.joined:
             self._figures.submitted(operation.kind)
-        self._changed()
+        self._signal.notify()
         view = overlaid(submitted.view, self._board, self._clock.now())
         return Accepted(view, submitted.joined, plan.warnings)
 
@@ -217,16 +223,16 @@ class Operations:
 
     async def upgrade_all(
         self, upgrades: Iterable[Upgrade], by: str, *, rolling: bool = False, batch: int | None = None
-    ) -> tuple[list[Accepted], list[str]]:
+    ) -> tuple[list[Accepted], list[RefusedUpgrade]]:
         """One operation per backend, on every node that has it; and why some cannot be upgraded after all."""
         accepted: list[Accepted] = []
-        refused: list[str] = []
+        refused: list[RefusedUpgrade] = []
         for one in upgrades:
             request = OperationRequest(Kind.UPGRADE, Source(one.backend), by=by, rolling=rolling, batch=batch)
             try:
                 accepted.append(await self.submit(request))
             except Rejected as error:  # One that cannot be done does not keep others from being done.
-                refused.append(f"{one.backend}: {error}")
+                refused.append(RefusedUpgrade(one.backend, error))
         return accepted, refused
 
     # Looking.
@@ -261,6 +267,10 @@ class Operations:
         now = self._clock.now()
         return [overlaid(view, self._board, now) for view in await self._store.views(which)]
 
+    async def changed_since(self, change: int, limit: int) -> tuple[Sequence[View], int]:
+        """As they are stored, by their last change; and the newest change of all."""
+        return await self._store.changed_since(change, limit)
+
     # Changing one's mind.
 
     async def wish(self, op: OpId, wish: Wish) -> View:
@@ -269,14 +279,14 @@ class Operations:
         if operation.wish is Wish.CANCEL and wish is not Wish.CANCEL:
             raise Conflict(f"operation {op} is being cancelled", hint="retry it when it has finished")
         await self._store.wish(op, wish)
-        self._changed()
+        self._signal.notify()
         return await self.view(op)
 
     async def retry(self, op: OpId, nodes: Sequence[str], by: str) -> View:
         """Begin failed steps afresh: those of these nodes, by name or id, or all."""
         meant = await self._meant(op, nodes) if nodes else None
         await self._store.retry(op, meant, by)
-        self._changed()
+        self._signal.notify()
         return await self.view(op)
 
     async def _meant(self, op: OpId, nodes: Sequence[str]) -> Collection[NodeId]:
@@ -291,9 +301,9 @@ class Operations:
     async def dismiss(self, op: OpId) -> None:
         """Put a finished operation away. The history keeps it."""
         await self._store.dismiss([op])
-        self._changed()
+        self._signal.notify()
 
     async def clear_history(self) -> None:
         """Put all finished operations away, and out of the history."""
         await self._store.clear_history()
-        self._changed()
+        self._signal.notify()

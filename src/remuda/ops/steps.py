@@ -2,7 +2,7 @@
 from what just happened."""
 
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 from remuda.core.errors import Problem
 from remuda.core.retry import Backoff
@@ -23,9 +23,10 @@ from remuda.ops.model import (
     Verb,
     Wish,
 )
+from remuda.ops.reasons import Remainder, StepCause, StepReason, because
 from remuda.wire.nodes import StartCheck
 
-Change = tuple[Step, Dispatch | None]
+StepChange = tuple[Step, Dispatch | None]
 
 _APPLY = {
     Kind.INSTALL: Verb.INSTALL,
@@ -40,9 +41,6 @@ _JITTER = 0.25
 _TAKE_OVER = timedelta(milliseconds=100)
 _DIGEST_CHARS = 19  # Its algorithm, and enough to tell it from others.
 
-WAITS_TO_RETRY = "waiting to retry"
-NOTHING_TO_DO = "already there; nothing to do"
-HAD_THIS_VERSION = "it already had this version"
 NOT_PROVEN = "not_proven"  # Not a fault: there was nothing to start it with.
 
 LOST = Problem("attempt_lost", "the worker is no longer working on this", retryable=True)
@@ -63,12 +61,12 @@ def already_done(step: Step, seen: Observation) -> Step | None:
     return _succeeded(step, how)
 
 
-def advance(step: Step, seen: Observation, wish: Wish, at: Moment) -> Change:
+def advance(step: Step, seen: Observation, wish: Wish, at: Moment) -> StepChange:
     """The step's next state, and at most one thing to send. The same observation again changes nothing."""
     if step.state.final:
         return step, None
     if not seen.exists:
-        return _close(step, State.CANCELLED, "the node was removed from the fleet"), None
+        return _close(step, State.CANCELLED, because(StepCause.NODE_REMOVED)), None
     if step.state is State.PENDING:
         return _pending(step, seen, wish, at)
     ended = _ended(step, seen, at)
@@ -82,25 +80,25 @@ def advance(step: Step, seen: Observation, wish: Wish, at: Moment) -> Change:
 # Not begun.
 
 
-def _pending(step: Step, seen: Observation, wish: Wish, at: Moment) -> Change:
+def _pending(step: Step, seen: Observation, wish: Wish, at: Moment) -> StepChange:
     if wish is Wish.CANCEL and step.stage is Stage.APPLY:
-        how = "cancelled before the next attempt" if step.attempt else "cancelled before it began"
-        return _close(step, State.CANCELLED, how), None
+        cause = StepCause.CANCELLED_BETWEEN if step.attempt else StepCause.CANCELLED_UNBEGUN
+        return _close(step, State.CANCELLED, because(cause)), None
     # While others go first on this node, what it has now is not what it will have.
     listed = step.stage is Stage.APPLY and not seen.blocked and not _contradicted(step)
     if listed and (how := _goal_met(step, seen)):
         return _succeeded(step, how), None
     if step.stage is Stage.APPLY and _expired(step, seen, at.now):
-        return _close(replace(step, problem=EXPIRED), State.FAILED, EXPIRED.message), None
-    reason = _why_not_yet(step, seen, wish, at.now)
-    if reason and wish is Wish.CANCEL:
+        return _failed_with(step, EXPIRED), None
+    why = _why_not_yet(step, seen, wish, at.now)
+    if why is not None and wish is Wish.CANCEL:
         return _stopped(step, wish), None
-    return (_because(step, reason), None) if reason else _begin(step, seen, at)
+    return _begin(step, seen, at) if why is None else (_with_reason(step, why), None)
 
 
-def _because(step: Step, reason: str) -> Step:
+def _with_reason(step: Step, why: StepReason | None) -> Step:
     """At most looks nothing has changed: the very same step then, which costs nothing to compare."""
-    return step if reason == step.reason else replace(step, reason=reason)
+    return step if why == step.why else replace(step, why=why)
 
 
 def _expired(step: Step, seen: Observation, now: datetime) -> bool:
@@ -116,25 +114,25 @@ def _contradicted(step: Step) -> bool:
     return step.kind is not Kind.REMOVE and not step.proves and answered(step.problem)
 
 
-def _goal_met(step: Step, seen: Observation) -> str:
-    """How the node has come to have what is wanted of it; empty when it has not, or that is unknown."""
+def _goal_met(step: Step, seen: Observation) -> StepReason | None:
+    """How the node has come to have what is wanted of it; None when it has not, or that is unknown."""
     if seen.away or seen.installed is None or _may_not_start(step, seen):
-        return ""
+        return None
     match step.kind:
         case Kind.INSTALL if seen.installed and not _other_bytes(step, seen):
             listed = _from_list("it", step, seen) if step.attempt else _already_there(seen)
             return _kept(step, seen) or listed
         case Kind.UPGRADE if not step.attempt:
-            had = HAD_THIS_VERSION if seen.reports else "the node already lists this version"
-            return had if _is_current(step, seen) else ""
+            had = StepCause.SAME_VERSION if seen.reports else StepCause.VERSION_LISTED
+            return because(had) if _is_current(step, seen) else None
         case Kind.UPGRADE if seen.installed and step.goal.digest and seen.digest == step.goal.digest:
             return _from_list("this version", step, seen)
         case Kind.UPGRADE if seen.installed and _installed_anew(step, seen):
             return _from_list(f"a new installation of {step.goal.names[0]}", step, seen)
         case Kind.REMOVE if not seen.installed:
-            return "it is gone" if step.attempt else "it was not installed"
+            return because(StepCause.GONE if step.attempt else StepCause.NOT_INSTALLED)
         case _:
-            return ""
+            return None
 
 
 def _is_current(step: Step, seen: Observation) -> bool:
@@ -146,10 +144,9 @@ def _is_current(step: Step, seen: Observation) -> bool:
     return seen.start_check != StartCheck.FAILED and goal.version in ("", seen.version)
 
 
-def _already_there(seen: Observation) -> str:
-    if seen.start_check == StartCheck.STARTED:
-        return NOTHING_TO_DO
-    return "its files were already there; nothing was fetched or started"
+def _already_there(seen: Observation) -> StepReason:
+    started = seen.start_check == StartCheck.STARTED
+    return because(StepCause.NOTHING_TO_DO if started else StepCause.FILES_THERE)
 
 
 def _may_not_start(step: Step, seen: Observation) -> bool:
@@ -165,14 +162,14 @@ def _does_not_start(step: Step, seen: Observation) -> bool:
     return there and seen.start_check == StartCheck.FAILED
 
 
-def _from_list(what: str, step: Step, seen: Observation) -> str:
+def _from_list(what: str, step: Step, seen: Observation) -> StepReason:
     """How it is known that an attempt did what it was to do, though it was not answered."""
-    source = "its worker reports" if seen.reports else "the node lists"
     if step.state is State.PENDING:
-        return f"{source} {what}"
+        return because(StepCause.REPORTED if seen.reports else StepCause.LISTED, what)
     restarted = seen.reports and seen.boot != step.boot
-    lost = restarted or not seen.awaited
-    return f"{source} {what}; its reply {'was lost' if lost else 'has not arrived'}"
+    if restarted or not seen.awaited:
+        return because(StepCause.REPORTED_REPLY_LOST if seen.reports else StepCause.LISTED_REPLY_LOST, what)
+    return because(StepCause.REPORTED_REPLY_DUE if seen.reports else StepCause.LISTED_REPLY_DUE, what)
 
 
 def _installed_anew(step: Step, seen: Observation) -> bool:
@@ -188,17 +185,26 @@ def _other_bytes(step: Step, seen: Observation) -> bool:
     return seen.reports and step.goal.digest not in ("", seen.digest)
 
 
-def _why_not_yet(step: Step, seen: Observation, wish: Wish, now: datetime) -> str:
+def _why_not_yet(step: Step, seen: Observation, wish: Wish, now: datetime) -> StepReason | None:
     if wish is Wish.PAUSE and step.stage is Stage.APPLY:
-        return "paused"
-    if seen.away or seen.blocked:
-        return seen.away or seen.blocked
+        return because(StepCause.PAUSED)
+    if seen.away:
+        return because(StepCause.NODE_AWAY, seen.away)
+    if seen.blocked is not None:
+        return seen.blocked
     if step.wait_until is not None and now < step.wait_until:
-        return WAITS_TO_RETRY
-    return ""
+        return _until_retry(step)
+    return None
 
 
-def _begin(step: Step, seen: Observation, at: Moment) -> Change:
+def _until_retry(step: Step) -> StepReason:
+    """Why it waits for the time of its next attempt."""
+    if step.problem is None or not step.problem.wait_s or step.wait_until is None:
+        return because(StepCause.RETRY)
+    return because(StepCause.SERVER_WAIT, f"{step.wait_until.astimezone(UTC):%H:%M:%S} UTC")
+
+
+def _begin(step: Step, seen: Observation, at: Moment) -> StepChange:
     attempt = step.attempt + 1
     begun = replace(
         step,
@@ -207,7 +213,7 @@ def _begin(step: Step, seen: Observation, at: Moment) -> Change:
         boot=seen.boot,
         answer_by=at.now + at.policy.answer,
         wait_until=at.now + _tolerated(seen, at.policy),
-        reason="",
+        why=None,
         listed_before=seen.installation if step.stage is Stage.APPLY else None,
     )
     return begun, Dispatch(step.op, step.node, _verb(step), attempt)
@@ -278,46 +284,45 @@ def _answered(step: Step, ending: Ending, seen: Observation, at: Moment) -> Step
                 return _rolled_back(step, seen)
             return _succeeded(step, _kept(step, seen) or _unverified(step, seen))
         case DoneWithNote(note) if step.kind is Kind.UPGRADE:  # There is no new version that had to start.
-            return _close(replace(step, problem=None), State.SUCCEEDED, note)
+            return _close(replace(step, problem=None), State.SUCCEEDED, because(StepCause.NOTE, note))
         case DoneWithNote(note):
-            return _succeeded(step, _kept(step, seen) or note)
-        case NotNeeded(why):
-            return _as_told(step) if step.state is State.STOPPING else _close(step, State.CANCELLED, why)
+            return _succeeded(step, _kept(step, seen) or because(StepCause.NOTE, note))
+        case NotNeeded(why) if step.state is not State.STOPPING:
+            return _close(step, State.CANCELLED, because(StepCause.NOT_NEEDED, why))
+        case NotNeeded():
+            return _as_told(step)
         case Problem() if ending.code == NOT_PROVEN and (seen.proven_elsewhere or seen.proof_optional):
-            others = "; others have run it" if seen.proven_elsewhere else ""
-            return _close(replace(step, problem=None), State.SUCCEEDED, f"{ending.message}{others}")
+            cause = StepCause.PROVEN_ELSEWHERE if seen.proven_elsewhere else StepCause.NOT_PROVEN
+            return _close(replace(step, problem=None), State.SUCCEEDED, because(cause, ending.message))
         case Problem():
             return _failed(step, ending, at)
 
 
-def _kept(step: Step, seen: Observation) -> str:
+def _kept(step: Step, seen: Observation) -> StepReason | None:
     """A worker without reports that is asked to install what it has says yes, and keeps what it has."""
     if seen.reports or step.kind is not Kind.INSTALL or not seen.installed or step.goal.replaces:
-        return ""
+        return None
     if not step.goal.digest or seen.digest in ("", step.goal.digest):
-        return ""
-    return (
-        f"the node lists {seen.digest}, which is not what the reference stands for now: LocalAI's workers "
-        "keep what they have until it is upgraded"
-    )
+        return None
+    return because(StepCause.KEPT_OTHER_BYTES, seen.digest)
 
 
-def _unverified(step: Step, seen: Observation) -> str:
+def _unverified(step: Step, seen: Observation) -> StepReason | None:
     """LocalAI's workers fetch by the tag, and their reply does not tell which bytes they have now."""
     if not step.goal.tag_decides or step.goal.digest in ("", seen.digest):
-        return ""
-    return "done, but the node does not say which version it has; remuda backends shows what it lists"
+        return None
+    return because(StepCause.UNVERIFIED)
 
 
 def _listed_before_its_reply(step: Step, seen: Observation) -> bool:
     """Whether a worker without reports has put in place what it was asked to install. Its reply may have been
-    lost on the way, unnoticed. What is to be replaced is told apart by its digest only."""
+    lost on the way, unnoticed. What is to be replaced differs only in its digest."""
     if seen.reports or step.kind is not Kind.INSTALL or not seen.installed:
         return False
     return not step.goal.replaces or (step.goal.digest != "" and seen.digest == step.goal.digest)
 
 
-def _succeeded(step: Step, how: str) -> Step:
+def _succeeded(step: Step, how: StepReason | None) -> Step:
     match step.stage:
         case Stage.APPLY if step.proves and step.attempt:
             return _next_stage(step, Stage.PROVE)
@@ -333,7 +338,7 @@ def _rolled_back(step: Step, seen: Observation) -> Step:
         digest = f"{seen.digest[:_DIGEST_CHARS]}…"
         named = f"{seen.version} ({digest})" if seen.version else digest
         version = f"{named}, the last version kept there"
-    return _close(step, State.FAILED, f"{step.problem.message}; the node was rolled back to {version}")
+    return _close(step, State.FAILED, because(StepCause.ROLLED_BACK, step.problem.message, version))
 
 
 def _failed(step: Step, problem: Problem, at: Moment) -> Step:
@@ -354,14 +359,18 @@ def _failed(step: Step, problem: Problem, at: Moment) -> Step:
     # What made it go back is what a person has to know, not what keeps it from going back now.
     kept = step.problem if step.stage is Stage.ROLL_BACK and step.problem is not None else problem
     delay = Backoff(policy.backoff_first, policy.backoff_most, _JITTER).delay(failures, at.fraction)
-    until = at.now + delay
-    return replace(step, state=State.PENDING, problem=kept, wait_until=until, reason=WAITS_TO_RETRY)
+    asked = timedelta(seconds=min(problem.wait_s, policy.server_wait_most.total_seconds()))
+    until = at.now + max(delay, asked)
+    waiting = replace(step, state=State.PENDING, problem=kept, wait_until=until)
+    return replace(waiting, why=_until_retry(waiting))
 
 
 def _taken_over(step: Step, problem: Problem, at: Moment) -> Step:
     """The frontend that was at it is gone, which is no failure of what it did."""
     until = at.now + _TAKE_OVER
-    return replace(_idle(step), state=State.PENDING, problem=problem, wait_until=until, reason=WAITS_TO_RETRY)
+    return replace(
+        _idle(step), state=State.PENDING, problem=problem, wait_until=until, why=because(StepCause.RETRY)
+    )
 
 
 def _as_told(step: Step) -> Step:
@@ -382,17 +391,19 @@ def _given_up(step: Step, problem: Problem) -> Step:
     """Failed for good. Where the node may be left with an unwanted version, the reason says what helps."""
     match step.stage:
         case Stage.APPLY:
-            return _close(replace(step, problem=problem), State.FAILED, problem.message)
+            return _failed_with(step, problem)
         case Stage.PROVE:
-            reason = f"the new version is installed and was not proven: {problem.message}"
+            why = because(StepCause.LEFT_UNPROVEN, problem.message)
             problem = replace(problem, hint=problem.hint or "retry it, to have it proven")
-            return _close(replace(step, problem=problem), State.FAILED, reason)
+            return _close(replace(step, problem=problem), State.FAILED, why)
         case Stage.ROLL_BACK:
-            why = step.problem or problem
-            reason = (
-                f"{why.message}; the rollback failed, so the node still has this version: {problem.message}"
-            )
-            return _close(replace(step, problem=replace(why, hint=_STUCK)), State.FAILED, reason)
+            first = step.problem or problem
+            why = because(StepCause.ROLLBACK_FAILED, first.message, problem.message)
+            return _close(replace(step, problem=replace(first, hint=_STUCK)), State.FAILED, why)
+
+
+def _failed_with(step: Step, problem: Problem) -> Step:
+    return _close(replace(step, problem=problem), State.FAILED, because(StepCause.PROBLEM, problem.message))
 
 
 _STUCK = "remove the backend from this node and install the version that works, or upgrade it to a newer one"
@@ -402,7 +413,7 @@ def _unproven(step: Step, problem: Problem) -> Step:
     step = replace(step, problem=problem)
     if step.rolls_back:
         return _next_stage(step, Stage.ROLL_BACK)
-    return _close(step, State.FAILED, f"{problem.message}; its worker cannot roll back")
+    return _close(step, State.FAILED, because(StepCause.NO_ROLLBACK, problem.message))
 
 
 def _next_stage(step: Step, stage: Stage) -> Step:
@@ -412,33 +423,32 @@ def _next_stage(step: Step, stage: Stage) -> Step:
 # Begun, and nothing heard.
 
 
-def _keep_waiting(step: Step, seen: Observation, wish: Wish, at: Moment) -> Change:
+def _keep_waiting(step: Step, seen: Observation, wish: Wish, at: Moment) -> StepChange:
     if seen.away and (step.state is State.STOPPING or wish is Wish.CANCEL):
-        return _stopped(step, wish, may_go_on=_AWAY), None
+        return _stopped(step, wish, may_go_on=Remainder.OFFLINE), None
     if wish is Wish.CANCEL and step.answer_by is not None and at.now >= step.answer_by:
-        return _stopped(step, wish, may_go_on="its worker did not stop it in time"), None
+        return _stopped(step, wish, may_go_on=Remainder.TOO_SLOW), None
     if seen.away:  # Silence says nothing now: the clock stands still.
-        return replace(step, wait_until=None, reason=seen.away), None
+        return replace(step, wait_until=None, why=because(StepCause.NODE_AWAY, seen.away)), None
     if seen.working:
         return _still_working(step, seen, at)
     if step.wait_until is None:
-        return replace(step, wait_until=at.now + _tolerated(seen, at.policy), reason=""), None
+        return replace(step, wait_until=at.now + _tolerated(seen, at.policy), why=None), None
     if step.state is State.RUNNING and wish is Wish.RUN and _may_be_said_again(step, seen, at):
         return _begin(step, seen, at)
     # After a time without any report, it is given the time to send one.
     if at.now < step.wait_until + (timedelta() if seen.told else at.policy.lease):
         return step, None
     if step.state is State.STOPPING:
-        deaf = "" if seen.reports else "its worker cannot be told to stop, and may still finish it"
-        return _stopped(step, wish, may_go_on=deaf), None
+        return _stopped(step, wish, may_go_on=None if seen.reports else Remainder.CANNOT_STOP), None
     return _failed(step, LOST if seen.reports or step.kind is Kind.INSTALL else UNKNOWN, at), None
 
 
 def _may_be_said_again(step: Step, seen: Observation, at: Moment) -> bool:
     """The reply was missed, and a worker without reports says since then that it has not done it, or not yet.
-    It does once what it is told twice, and answers the second. An upgrade would be done twice. An install
-    may take its time: one that is told of is not repeated (see `working`), nor is one before its list is
-    younger than the missed reply by a while."""
+    A request repeated is carried out once, and the second is answered. An upgrade would be done twice. An
+    install may take its time: one whose progress arrives is not repeated (see `working`), nor is one before
+    its list is younger than the missed reply by a while."""
     if seen.reports or seen.awaited or seen.blocked or seen.installed is None:
         return False
     if step.kind is Kind.REMOVE:  # Soon over: what is still there was not removed.
@@ -446,12 +456,12 @@ def _may_be_said_again(step: Step, seen: Observation, at: Moment) -> bool:
     return step.kind is Kind.INSTALL and seen.lacking
 
 
-def _still_working(step: Step, seen: Observation, at: Moment) -> Change:
+def _still_working(step: Step, seen: Observation, at: Moment) -> StepChange:
     stopping = step.state is State.STOPPING
     until = _renewed(step, at.policy.lease if stopping else _tolerated(seen, at.policy), at.now)
     # It should know by now that this is not wanted: say it again.
     again = Dispatch(step.op, step.node, Verb.CANCEL, step.attempt) if stopping else None
-    kept = _because(step, step.reason if stopping else "")
+    kept = _with_reason(step, step.why if stopping else None)
     return (kept, None) if until == step.wait_until else (replace(kept, wait_until=until), again)
 
 
@@ -465,20 +475,21 @@ def _renewed(step: Step, lease: timedelta, now: datetime) -> datetime:
 # Begun, and unwanted.
 
 
-def _begin_stopping(step: Step, seen: Observation, wish: Wish, at: Moment) -> Change:
+def _begin_stopping(step: Step, seen: Observation, wish: Wish, at: Moment) -> StepChange:
     """Only what is being applied. Proofs and ways back are soon over, and leave a node as it should be; so
     they are let go on, but not tried again.
 
-    A node that is away cannot be told, and is not waited for: if it comes back with this in hand, it is told.
+    A node that is away cannot be reached, and is not waited for: a cancellation is sent if it comes back at
+    work on this.
     """
     if seen.away:
-        return _stopped(step, wish, may_go_on=_AWAY), None
-    reason, ends_by = "being paused", step.answer_by
+        return _stopped(step, wish, may_go_on=Remainder.OFFLINE), None
+    why, ends_by = because(StepCause.PAUSING), step.answer_by
     if wish is Wish.CANCEL:
         latest = at.now + at.policy.stop
-        reason, ends_by = "being cancelled", latest if ends_by is None else min(ends_by, latest)
+        why, ends_by = because(StepCause.CANCELLING), latest if ends_by is None else min(ends_by, latest)
     until = at.now + at.policy.lease
-    stopping = replace(step, state=State.STOPPING, wait_until=until, answer_by=ends_by, reason=reason)
+    stopping = replace(step, state=State.STOPPING, wait_until=until, answer_by=ends_by, why=why)
     return stopping, Dispatch(step.op, step.node, Verb.CANCEL, step.attempt)
 
 
@@ -492,26 +503,19 @@ def _unless_unwanted(step: Step, wish: Wish) -> Step:
     return _stopped(step, wish)
 
 
-_AWAY = "it was offline and may have finished it"
-
-
-def _stopped(step: Step, wish: Wish, *, may_go_on: str = "") -> Step:
+def _stopped(step: Step, wish: Wish, *, may_go_on: Remainder | None = None) -> Step:
     if wish is not Wish.CANCEL:
         return replace(_idle(step), state=State.PENDING)
-    parts = [text for text in ("cancelled", may_go_on, _LEFT_WITH[step.stage]) if text]
-    return _close(step, State.CANCELLED, "; ".join(parts))
+    left = [one.value for one in (may_go_on, _LEFT_WITH.get(step.stage)) if one is not None]
+    return _close(step, State.CANCELLED, because(StepCause.CANCELLED, *left))
 
 
-_LEFT_WITH = {
-    Stage.APPLY: "",
-    Stage.PROVE: "the node has the new version, which was not proven",
-    Stage.ROLL_BACK: "the node has the new version, which did not start",
-}
+_LEFT_WITH = {Stage.PROVE: Remainder.UNPROVEN_VERSION, Stage.ROLL_BACK: Remainder.BROKEN_VERSION}
 
 
 def _idle(step: Step) -> Step:
-    return replace(step, boot=None, answer_by=None, wait_until=None, reason="")
+    return replace(step, boot=None, answer_by=None, wait_until=None, why=None)
 
 
-def _close(step: Step, state: State, reason: str) -> Step:
-    return replace(_idle(step), state=state, reason=reason)
+def _close(step: Step, state: State, why: StepReason | None) -> Step:
+    return replace(_idle(step), state=state, why=why)

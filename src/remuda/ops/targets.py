@@ -26,6 +26,7 @@ from remuda.ops.external_sources import External, external
 from remuda.ops.failures import start_failed
 from remuda.ops.model import Goal, Kind, OpId, RollOut, Source, State, Step
 from remuda.ops.ports import Build, Pin
+from remuda.ops.reasons import StepCause, because
 from remuda.ops.selection import Selection, from_reference, holdings, installed_under, select
 from remuda.wire.nodes import ARCHITECTURE_LABEL, OS_LABEL, InstalledArtifact
 
@@ -140,7 +141,9 @@ def _pinned(draft: Draft, pins: Mapping[Build, Pin]) -> Draft:
     if pin is None or step.state is State.SKIPPED:
         return draft
     if pin.missing:
-        return replace(draft, step=replace(step, state=State.SKIPPED, reason=pin.missing))
+        return replace(
+            draft, step=replace(step, state=State.SKIPPED, why=because(StepCause.UNFIT, pin.missing))
+        )
     trouble = pin.unasked(draft.build.uri) if draft.build is not None else ""
     return replace(draft, step=replace(step, goal=replace(step.goal, digest=pin.digest)), trouble=trouble)
 
@@ -198,7 +201,7 @@ class _Planner:
         self._require_known()
         entry = find(self.readings, self.wanted.source.backend)
         plain = "@" not in self.wanted.source.backend
-        everywhere = self.wanted.selection.everybody and not self.wanted.concrete_for_all
+        everywhere = self.wanted.selection.is_all and not self.wanted.concrete_for_all
         if entry is not None and plain and everywhere:
             self._require_for_all(entry)
         return [self._installed_on(node) for node in nodes]
@@ -298,7 +301,7 @@ class _Planner:
         holders = [(node, installed_under(node, names)) for node in nodes]
         having = [(node, has) for node, has in holders if has]
         if not having:
-            where = "" if self.wanted.selection.everybody else f" of {self.wanted.selection}"
+            where = "" if self.wanted.selection.is_all else f" of {self.wanted.selection}"
             raise NotFound(
                 f"no node{where} has {self.wanted.source.backend} installed", hint=self._installed_names()
             )
@@ -400,7 +403,7 @@ class _Planner:
 
     def _skipped(self, node: ObservedNode, reason: str, name: str = "") -> Step:
         step = self._step(node, self.wanted.source, Goal((name or self.bare,)))
-        return replace(step, state=State.SKIPPED, reason=reason)
+        return replace(step, state=State.SKIPPED, why=because(StepCause.UNFIT, reason))
 
 
 def _for_machine(

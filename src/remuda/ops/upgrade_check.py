@@ -10,12 +10,13 @@ import anyio
 import structlog
 from anyio.abc import TaskStatus
 
+from remuda.core.broadcast import DebouncedBroadcast
 from remuda.core.clock import Clock
 from remuda.core.errors import RemudaError
 from remuda.core.ids import FrontendId
 from remuda.fleet.verdicts import ObservedNode
 from remuda.gallery.model import Reading
-from remuda.ops.broadcast import Broadcast, ChangeMessage
+from remuda.ops.broadcast import FrontendSubject
 from remuda.ops.ports import Build, BusPort, Pin, Pinner
 from remuda.ops.upgrades import (
     BadVersions,
@@ -32,6 +33,7 @@ from remuda.ops.upgrades import (
     upgrades,
 )
 from remuda.wire import subjects
+from remuda.wire.broadcasts import ChangeMessage
 from remuda.wire.codec import OMIT_EMPTY, OMIT_NONE, Many, Message, Timestamp
 
 log = structlog.get_logger(__name__)
@@ -61,7 +63,7 @@ async def pin_all(
 FIRST: Final = timedelta(seconds=10)
 EVERY: Final = timedelta(hours=6)
 AGAIN: Final = timedelta(minutes=1)  # After a look that failed.
-_TOLD_MAX: Final = 2000  # Images, so that the message fits.
+_IMAGES_MAX: Final = 2000  # Images, so that the message fits.
 _GAP_S: Final = 1.0
 _UNNAMED: Final = FrontendId("")
 
@@ -129,23 +131,18 @@ class UpgradeCheck:
         self._clock = clock
         self._first = first
         self._every = every
-        self._heard: dict[str, ImageStatus] = {}
-        self._broadcast: Broadcast[UpgradesChecked] | None = None
+        self._known: dict[str, ImageStatus] = {}
+        self._frontend = frontend
+        self._subject: FrontendSubject[UpgradesChecked] | None = None
         if bus is not None:
-            self._broadcast = Broadcast(
-                bus,
-                subjects.UPGRADES_CHECKED,
-                frontend,
-                lambda: UpgradesChecked(frontend=frontend, images=_told(self._heard)),
-                self._hear,
-                kind=UpgradesChecked,
-                gap_s=_GAP_S,
-            )
+            self._subject = FrontendSubject(bus, subjects.UPGRADES_CHECKED, frontend, UpgradesChecked)
+        self._broadcast = DebouncedBroadcast(self._publish, gap_s=_GAP_S)
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         task_status.started()
         async with anyio.create_task_group() as tasks:
-            if self._broadcast is not None:
+            if self._subject is not None:
+                tasks.start_soon(self._subject.listen, self._receive)
                 tasks.start_soon(self._broadcast.run)
             await self._check_now_and_then()
 
@@ -164,26 +161,30 @@ class UpgradeCheck:
         """Ask galleries and registries, each within a few seconds; then as `current`. Waits for no node."""
         nodes, readings = await self._look(afresh=True)
         uris = frozenset[str]().union(*candidates(nodes, readings).values())
-        self._heard |= await self._ask(uris)
-        self._heard = {uri: status for uri, status in self._heard.items() if uri in uris}
-        if self._broadcast is not None:
-            self._broadcast.send()
+        self._known |= await self._ask(uris)
+        self._known = {uri: status for uri, status in self._known.items() if uri in uris}
+        self._broadcast.send()
         checked = await self._checked(nodes, readings)
         unasked = [one.source for one in checked.unchecked]
         log.info("upgrades_checked", images=len(uris), upgrades=len(checked.upgrades), unasked=unasked)
         return checked
 
-    def _hear(self, message: UpgradesChecked) -> None:
-        self._heard = with_news(self._heard, message.images)
+    async def _publish(self) -> bool:
+        assert self._subject is not None, "without a bus the broadcast does not run"
+        images = _published(self._known)
+        return await self._subject.publish(UpgradesChecked(frontend=self._frontend, images=images))
+
+    def _receive(self, message: UpgradesChecked) -> None:
+        self._known = with_news(self._known, message.images)
 
     async def current(self) -> Checked:
         """What could be upgraded, as far as was heard of galleries and registries."""
         return await self._checked(*await self._look())
 
     async def _checked(self, nodes: Sequence[ObservedNode], readings: Sequence[Reading]) -> Checked:
-        found, withheld = offered(upgrades(nodes, readings, self._heard), await self._bad_versions())
-        unasked = tuple(unchecked(nodes, readings, self._heard))
-        sources = tuple(checked_sources(nodes, readings, self._heard))
+        found, withheld = offered(upgrades(nodes, readings, self._known), await self._bad_versions())
+        unasked = tuple(unchecked(nodes, readings, self._known))
+        sources = tuple(checked_sources(nodes, readings, self._known))
         return Checked(found, unasked, tuple(unread(readings, unasked)), sources, withheld)
 
     async def _ask(self, uris: Collection[str]) -> Mapping[str, ImageStatus]:
@@ -193,13 +194,13 @@ class UpgradeCheck:
         return {
             build.uri: ImageStatus(pin.digest, at=asked_at)
             if pin.digest
-            else replace(self._heard.get(build.uri, ImageStatus()), trouble=pin.trouble)
+            else replace(self._known.get(build.uri, ImageStatus()), trouble=pin.trouble)
             for build, pin in pins.items()
         }
 
 
-def _told(statuses: Mapping[str, ImageStatus]) -> tuple[CheckedImage, ...]:
+def _published(statuses: Mapping[str, ImageStatus]) -> tuple[CheckedImage, ...]:
     return tuple(
         CheckedImage(uri=uri, digest=status.digest, trouble=status.trouble, at=status.at)
-        for uri, status in sorted(statuses.items())[:_TOLD_MAX]
+        for uri, status in sorted(statuses.items())[:_IMAGES_MAX]
     )

@@ -18,6 +18,7 @@ from remuda.gallery.model import Found, GalleryEntry, Reading, find
 from remuda.gallery.references import is_image, registry
 from remuda.ops.concurrency import proven
 from remuda.ops.model import Kind, Stage, State, Step
+from remuda.ops.reasons import StepCause, because
 from remuda.ops.selection import Holding, from_reference, holdings
 from remuda.ops.steps import LOST, PROOF_FAILED
 from remuda.ops.targets import Draft, OperationPlan
@@ -369,7 +370,7 @@ def _objection(draft: Draft, known: BadVersions) -> tuple[str, str] | None:
 
 
 def _left_out(step: Step, reason: str, hint: str) -> Step:
-    return replace(step, state=State.SKIPPED, reason=f"{reason}; {hint}")
+    return replace(step, state=State.SKIPPED, why=because(StepCause.KNOWN_BAD, reason, hint))
 
 
 def offered(

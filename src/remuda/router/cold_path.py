@@ -3,9 +3,10 @@ called unknown, the store is looked at once more: the model may have been added 
 ago. That is off the path of models that are known, and however many ask, few look.
 """
 
+import math
 import re
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import Final, Protocol
 
 import anyio
 
@@ -28,7 +29,16 @@ from remuda.router.loading import (
 )
 from remuda.router.suspects import Suspects
 from remuda.router.table import Route
-from remuda.scheduler.demand import Answer, Demand, Failed, Found, GivenUp, NoRoomYet, StillLooking, UnderWay
+from remuda.scheduler.demand import (
+    Demand,
+    DemandAnswer,
+    Failed,
+    GivenUp,
+    LoadFound,
+    NoRoomYet,
+    StillLooking,
+    UnderWay,
+)
 from remuda.scheduler.model import REASONS_MAX, Replica, ReplicaState, Unplaceable
 from remuda.wire.backends import InstallPhase
 from remuda.wire.files import FilePhase
@@ -105,7 +115,7 @@ class ColdPath:
                 return False
         return False
 
-    def _told(self, model: str, answer: Found | StillLooking) -> LoadStatus:
+    def _told(self, model: str, answer: LoadFound | StillLooking) -> LoadStatus:
         match answer:
             case Failed(problem, node):
                 raise ModelLoadFailed(
@@ -125,7 +135,7 @@ class ColdPath:
         return status_of(found.replica, self._demand.current_view(found))
 
 
-def _news_may_come(answer: Answer, spent_s: float) -> bool:
+def _news_may_come(answer: DemandAnswer, spent_s: float) -> bool:
     """A backend that was registered on a machine a moment ago is in its worker's next report, which is on its
     way: until then it may only seem to be missing."""
     return isinstance(answer, Unplaceable) and answer.backend_unknown and spent_s < _NEWS_S
@@ -135,7 +145,7 @@ def _left(wait_s: float | None, spent_s: float) -> float | None:
     return None if wait_s is None else max(wait_s - spent_s, 0.0)
 
 
-def _too_late(status: LoadStatus, answer: Answer, wait_s: float) -> Exception:
+def _too_late(status: LoadStatus, answer: DemandAnswer, wait_s: float) -> Exception:
     if isinstance(answer, NoRoomYet):
         return _nowhere(status.model, answer.reasons)
     if isinstance(answer, Unplaceable):
@@ -204,19 +214,22 @@ def status_of(replica: Replica, view: View | None) -> LoadStatus:
 
 
 def _staging_status(model: str, node: str, progress: Progress) -> LoadStatus:
-    """Bytes are of all files together, and of those that are to be copied."""
+    """The share is of all files together, bytes are of the one that moved last. An older worker tells only
+    those of all."""
     done, total = progress.current_bytes, progress.total_bytes
     number = _FILE_NUMBER.search(progress.file_name)
     staging = progress.phase == FilePhase.STAGING
+    alone = progress.file_size > 0
     return LoadStatus(
         model,
         "staging",
         node,
         progress=round(100 * done / total, 1) if total and staging else 0.0,
-        bytes_sent=done if staging else 0,
-        total_bytes=total,
+        bytes_sent=(progress.file_bytes if alone else done) if staging else 0,
+        total_bytes=progress.file_size if alone else total,
         file_index=int(number[1]) if number else 1,
         total_files=int(number[2]) if number else 1,
+        eta_seconds=math.ceil(progress.left.total_seconds()) if progress.left and staging else None,
     )
 
 
@@ -252,6 +265,14 @@ class UnknownModels:
             await anyio.sleep(left_s)
         self._not_before_s = self._clock.monotonic() + limits.UNKNOWN_MODEL_LOOK_GAP_S
         await self._refresh()
+
+
+class ModelRefresh(Protocol):
+    """Before a model is called unknown (see UnknownModels.look)."""
+
+    async def __call__(self) -> None:
+        """The table is at least as new as this call when it returns. Unavailable when that cannot be had."""
+        ...
 
 
 async def nothing_new() -> None:

@@ -2,9 +2,9 @@
 when it failed before it said anything; when all are gone, have the model loaded again, once."""
 
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Protocol
 
 import anyio
 from msgspec import structs
@@ -13,7 +13,7 @@ from remuda.core.clock import Clock
 from remuda.core.errors import NoCapacity
 from remuda.inference.answers import AnswerSink
 from remuda.inference.failures import UpstreamFailed
-from remuda.inference.model import InferenceCall, Upstreams
+from remuda.inference.model import WITH_FILES, InferenceCall, Upstreams
 from remuda.router.live_table import Tables
 from remuda.router.loading import Loading, LoadStatus, Meanwhile, ModelUnknown, Overloaded
 from remuda.router.table import Route, choose
@@ -63,6 +63,20 @@ def recovered(routing: RoutingRecord, well: Sequence[Route]) -> list[Route]:
     return [route for route in unheard if route in well and route.id not in before]
 
 
+class WaitingFigures(Protocol):
+    def waiting_changed(self, model: str, by: int) -> None:
+        """So many more requests (or fewer) wait for a replica of this model."""
+        ...
+
+
+class _Uncounted:
+    def waiting_changed(self, model: str, by: int) -> None:
+        pass
+
+
+_UNCOUNTED: Final = _Uncounted()
+
+
 class RequestDispatcher:
     def __init__(
         self,
@@ -73,7 +87,7 @@ class RequestDispatcher:
         clock: Clock,
         waits: WaitLimits,
         *,
-        waiting_changed: Callable[[str, int], None] = lambda model, by: None,
+        figures: WaitingFigures = _UNCOUNTED,
     ) -> None:
         self._tables = tables
         self._ledger = ledger
@@ -81,7 +95,7 @@ class RequestDispatcher:
         self._loading = loading
         self._clock = clock
         self._waits = waits
-        self._waiting_changed = waiting_changed
+        self._figures = figures
         self._waiting = Counter[str]()
         self._lines = defaultdict[str, deque[anyio.Event]](deque)
 
@@ -110,6 +124,8 @@ class RequestDispatcher:
         entry = self._tables.now.models[model]
         if entry.config is not call.model:  # Changed while the request waited: a replica knows only this.
             call = structs.replace(call, model=entry.config, context=entry.context)
+        if call.kind in WITH_FILES:
+            call = structs.replace(call, files=route.worker)
         # Nothing was awaited since it was found to have room, so it still has.
         self._ledger.begin(route)
         routing.route = route
@@ -173,11 +189,11 @@ class RequestDispatcher:
     async def _wait_for_slot(self, model: str, routing: RoutingRecord, meanwhile: Meanwhile) -> Route:
         began_s = self._clock.monotonic()
         self._waiting[model] += 1
-        self._waiting_changed(model, 1)
+        self._figures.waiting_changed(model, 1)
         try:
             return await self._seat(model, routing, meanwhile, began_s)
         finally:
-            self._waiting_changed(model, -1)
+            self._figures.waiting_changed(model, -1)
             self._waiting[model] -= 1
             if not self._waiting[model]:
                 del self._waiting[model]

@@ -1,6 +1,6 @@
-"""The table that this frontend routes by now, and how it is kept up to date: read again when somebody
-says that something changed, and now and then anyway. Connections to replicas that are no longer in it are
-closed.
+"""The table that this frontend routes by now, and how it is kept up to date: read again when
+something is said to have changed, and now and then anyway. Connections to replicas that are no longer in it
+are closed.
 
 What cannot be read leaves the table as it is, so that loaded models go on answering.
 """
@@ -16,6 +16,7 @@ from anyio.abc import TaskStatus
 from anyio.to_thread import run_sync
 
 from remuda.core import limits
+from remuda.core.broadcast import DebouncedBroadcast
 from remuda.core.clock import Clock
 from remuda.core.errors import RemudaError
 from remuda.core.events import AutoResetEvent, Notifier
@@ -26,12 +27,13 @@ from remuda.fleet.node_views import ObservedNodes
 from remuda.fleet.verdicts import ObservedNode
 from remuda.inference.model import ReplicaEndpoint
 from remuda.models.memory import effective_context
-from remuda.ops.broadcast import Broadcast, ChangeMessage
+from remuda.ops.broadcast import FrontendSubject
 from remuda.ops.ports import BusPort
 from remuda.router.table import Configured, Route, RoutedModel, RouteId, Table, build
 from remuda.scheduler.catalogue import Catalogued, ModelCatalogue, names_file
 from remuda.scheduler.model import Replica, Replicas, ReplicaState
 from remuda.wire import subjects
+from remuda.wire.broadcasts import ChangeMessage
 from remuda.wire.codec import OMIT_EMPTY, Many, Message
 
 log = structlog.get_logger(__name__)
@@ -203,16 +205,11 @@ class TableKeeper:
         self._done = 0
         self._failed: tuple[int, RemudaError | None] = (0, None)  # The last of them that came to none.
         self._wanted = AutoResetEvent()
-        self._broadcast = Broadcast(
-            bus,
-            subjects.REPLICAS_CHANGED,
-            frontend,
-            self._message,
-            self._heard,
-            kind=ReplicasChanged,
-            gap_s=_GAP_S,
+        self._subject = FrontendSubject(
+            bus, subjects.REPLICAS_CHANGED, frontend, ReplicasChanged, undecodable=ReplicasChanged()
         )
-        self._fleet_untold = False
+        self._broadcast = DebouncedBroadcast(self._publish, gap_s=_GAP_S)
+        self._fleet_unpublished = False
         self._well = True
         self._unloading: frozenset[Unloading] = frozenset()  # As read last.
         self.read_s = clock.monotonic()  # When the store was last read; at first, as if it just was.
@@ -233,7 +230,7 @@ class TableKeeper:
         """A node takes no more work, or does again: when this returns, requests here go by that. Others are
         told. What cannot be read is found out later."""
         self._fleet_news += 1
-        self._fleet_untold = True
+        self._fleet_unpublished = True
         self.rows_changed()
         await self._try()
 
@@ -260,6 +257,7 @@ class TableKeeper:
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Started means that the table was read once, if it could be."""
         async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._subject.listen, self._receive)
             tasks.start_soon(self._broadcast.run)
             await self._try()
             task_status.started()
@@ -329,12 +327,16 @@ class TableKeeper:
 
     # Signals.
 
-    def _message(self) -> ReplicasChanged:
+    async def _publish(self) -> bool:
         unloading = tuple(sorted(self._unloading, key=str))[: limits.UNLOADS_TOLD_MAX]
-        fleet, self._fleet_untold = self._fleet_untold, False
-        return ReplicasChanged(frontend=self._frontend, fleet=fleet, unloading=unloading)
+        fleet, self._fleet_unpublished = self._fleet_unpublished, False
+        message = ReplicasChanged(frontend=self._frontend, fleet=fleet, unloading=unloading)
+        published = await self._subject.publish(message)
+        if fleet and not published:
+            self._fleet_unpublished = True
+        return published
 
-    def _heard(self, message: ReplicasChanged) -> None:
+    def _receive(self, message: ReplicasChanged) -> None:
         if message.fleet:
             self._fleet_news += 1
         if message.unloading:

@@ -32,7 +32,7 @@ Meanwhile = Callable[[LoadStatus], Awaitable[None]]
 
 class Loading(Protocol):
     async def bring(self, model: str, wait_s: float | None, meanwhile: Meanwhile) -> None:
-        """Have the model loaded, and return as soon as it may have a route. `meanwhile` is told
+        """Have the model loaded, and return as soon as it may have a route. `meanwhile` receives
         about every second how far it is. Leaving this early stops nothing.
 
         ModelLoading when the wait is over, ModelLoadFailed with the cause when it failed, NoCapacity with a

@@ -113,7 +113,7 @@ def _entry(model: Configured, routes: list[Route], files: Collection[str]) -> Ro
 
 
 def _told_files(nodes: Iterable[ObservedNode]) -> Collection[str]:
-    """All files of models that nodes have told of, and the folders they are in."""
+    """All files of models that nodes have reported, and the folders they are in."""
     files = {file.path for view in nodes if view.report is not None for file in view.report.model_files}
     folders = {path[:place] for path in files for place, char in enumerate(path) if char == "/"}
     return files | folders

@@ -10,21 +10,24 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Final
+from typing import Final, Protocol
 
 import anyio
 import structlog
 from anyio.abc import TaskStatus
 
+from remuda.core.broadcast import DebouncedBroadcast
 from remuda.core.clock import Clock
-from remuda.core.errors import Rejected, RemudaError
+from remuda.core.errors import RemudaError
 from remuda.core.ids import FrontendId, ReplicaKey
-from remuda.ops.ports import BusMessage, BusPort
+from remuda.ops.broadcast import FrontendSubject
+from remuda.ops.ports import BusPort
 from remuda.router.live_table import Tables
 from remuda.router.table import Route
 from remuda.scheduler.upkeep_rules import noted_every
 from remuda.wire import subjects
-from remuda.wire.codec import Count, Many, Message, decode, encode
+from remuda.wire.broadcasts import FrontendMessage
+from remuda.wire.codec import Count, Many, Message
 
 log = structlog.get_logger(__name__)
 
@@ -68,7 +71,7 @@ class RequestLedger:
         """Replicas with requests of this frontend, and how many."""
         return dict(self._own)
 
-    def hear(self, elsewhere: Mapping[ReplicaKey, int]) -> None:
+    def set_elsewhere(self, elsewhere: Mapping[ReplicaKey, int]) -> None:
         """What all other frontends have in flight."""
         self._elsewhere = elsewhere
 
@@ -92,10 +95,10 @@ class HeldReplica(Message):
     in_flight: Count = 0
 
 
-class RequestsHeld(Message):
+class RequestsHeld(FrontendMessage):
     """Frontend to frontends, ours: what I have in flight, and up to which change I know the replicas."""
 
-    frontend: str
+    frontend: str  # Required: without it the message says nothing.
     change: Count = 0
     held: Many[HeldReplica] = ()
 
@@ -124,12 +127,12 @@ class PeerLoads:
         self._frontend = frontend
         self._tables = tables
         self._ledger = ledger
-        self._bus = bus
         self._clock = clock
-        self._every_s = every_s
         self._listening = listening
         self._announced: dict[FrontendId, _Announcement] = {}
         self._sent: _Announcement | None = None
+        self._subject = FrontendSubject(bus, subjects.REQUESTS_HELD, frontend, RequestsHeld)
+        self._broadcast = DebouncedBroadcast(self._publish, gap_s=_GAP_S, every_s=every_s)
 
     async def alive(self) -> Collection[FrontendId]:
         return {self._frontend, *await self._listening()}
@@ -152,68 +155,51 @@ class PeerLoads:
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._listen)
+            tasks.start_soon(self._subject.listen, self._receive)
+            tasks.start_soon(self._broadcast.run)
             task_status.started()
             while True:
-                changed = self._tables.changed
-                await self._announce()
-                self._forget()
-                await anyio.sleep(_GAP_S)
-                with anyio.move_on_after(self._every_s):
-                    await changed.wait()
+                await self._tables.changed.wait()
+                self._broadcast.send()
 
-    # Speaking.
+    async def _publish(self) -> bool:
+        self._forget()
+        return await self._announce()
 
-    async def _announce(self) -> None:
+    async def _announce(self) -> bool:
+        """False: it could not be published, and is due again."""
         now = _Announcement(self._clock.monotonic(), self._tables.now.change, self._ledger.own())
         if self._sent is not None and _nothing_new(self._sent, now):
-            return
+            return True
         held = tuple(
             HeldReplica(model=key.model, index=key.index, in_flight=count) for key, count in now.held.items()
         )
         message = RequestsHeld(frontend=self._frontend, change=now.change, held=held)
-        try:
-            await self._bus.publish(subjects.REQUESTS_HELD, encode(message))
-        except RemudaError as error:  # It is announced again in a second.
-            log.debug("requests_held_not_told", reason=error.message)
-        else:
+        published = await self._subject.publish(message)
+        if published:
             self._sent = now
+        return published
 
-    # Listening.
-
-    async def _listen(self) -> None:
-        try:
-            await self._bus.subscribe(subjects.REQUESTS_HELD, self._hear)
-        except RemudaError as error:
-            log.warning("requests_held_not_heard", reason=error.message)
-
-    async def _hear(self, message: BusMessage) -> None:
-        try:
-            announced = decode(RequestsHeld, message.payload)
-        except Rejected as error:
-            log.warning("requests_held_not_understood", reason=error.message)
-            return
-        speaker = FrontendId(announced.frontend)
-        if speaker == self._frontend:
-            return
-        if speaker not in self._announced:
-            self._sent = None  # It has not heard us, either.
-        held = {ReplicaKey(one.model, one.index): one.in_flight for one in announced.held}
-        self._announced[speaker] = _Announcement(self._clock.monotonic(), announced.change, held)
-        self._hand_on()
+    def _receive(self, message: RequestsHeld) -> None:
+        sender = FrontendId(message.frontend)
+        if sender not in self._announced:
+            self._sent = None  # It has not received ours, either.
+        held = {ReplicaKey(one.model, one.index): one.in_flight for one in message.held}
+        self._announced[sender] = _Announcement(self._clock.monotonic(), message.change, held)
+        self._update_ledger()
 
     def _forget(self) -> None:
         kept_since_s = self._clock.monotonic() - _FORGOTTEN_S
         self._announced = {
             one: announced for one, announced in self._announced.items() if announced.at_s > kept_since_s
         }
-        self._hand_on()
+        self._update_ledger()
 
-    def _hand_on(self) -> None:
+    def _update_ledger(self) -> None:
         total = Counter[ReplicaKey]()
         for announced in self._fresh():
             total.update(announced.held)
-        self._ledger.hear(total)
+        self._ledger.set_elsewhere(total)
 
     def _fresh(self) -> list[_Announcement]:
         fresh_since_s = self._clock.monotonic() - _STALE_S
@@ -228,23 +214,28 @@ def _nothing_new(before: _Announcement, now: _Announcement) -> bool:
 _LOOK_S: Final = 1.0
 
 
+class LastUsedStore(Protocol):
+    async def touch(self, used: Mapping[ReplicaKey, timedelta]) -> None:
+        """They were used so long ago, by no clock but the store's."""
+        ...
+
+
 class LastUsedWriter:
-    """`touch` is told how long ago each was used, by no clock but the store's; `usual` is the `keep_alive` of
-    models that name none."""
+    """`usual` is the `keep_alive` of models that name none."""
 
     def __init__(
         self,
         tables: Tables,
         ledger: RequestLedger,
         clock: Clock,
+        store: LastUsedStore,
         *,
-        touch: Callable[[Mapping[ReplicaKey, timedelta]], Awaitable[None]],
         usual: timedelta,
     ) -> None:
         self._tables = tables
         self._ledger = ledger
         self._clock = clock
-        self._touch = touch
+        self._store = store
         self._usual = usual
         self._turns: Mapping[ReplicaKey, int] = {}
         self._held: Mapping[ReplicaKey, int] = {}
@@ -269,7 +260,7 @@ class LastUsedWriter:
         ]
         if not any(self._due(key, now_s) for key in unwritten):
             return
-        await self._touch({key: timedelta(seconds=now_s - self._used_s[key]) for key in unwritten})
+        await self._store.touch({key: timedelta(seconds=now_s - self._used_s[key]) for key in unwritten})
         self._noted_s |= dict.fromkeys(unwritten, now_s)
 
     def _look(self, now_s: float) -> None:

@@ -11,52 +11,22 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import IO, TYPE_CHECKING
 
-import aiohttp
 import anyio
 from anyio.to_thread import run_sync
-from pydantic import SecretStr
-from yarl import URL
 
 from remuda.core.errors import Invalid, NotFound, PeerFailed
 from remuda.s3 import limits
-from remuda.s3.signing import object_path, signed_headers
+from remuda.s3.requests import S3Account, SignedRequests, StorageFailed, refused
 
 if TYPE_CHECKING:
+    from obstore import GetResult
     from obstore.store import S3Config, S3Store
 
 Give = Callable[[bytes], Awaitable[None]]
 
 
-class StorageFailed(PeerFailed):
-    """The same request may work later."""
-
-    code = "storage_failed"
-
-
-class StorageRefused(PeerFailed):
-    """The keys are wrong, or may not do this."""
-
-    code = "storage_refused"
-    retryable = False
-
-
 class ObjectChanged(StorageFailed):
     """The object was replaced while it was read."""
-
-
-@dataclass(frozen=True, slots=True)
-class S3Account:
-    url: str
-    """Empty: Amazon's."""
-    bucket: str
-    region: str = "us-east-1"
-    access_key: SecretStr | None = None
-    secret_key: SecretStr | None = field(default=None, repr=False)
-    session_token: SecretStr | None = field(default=None, repr=False)
-
-    @property
-    def place(self) -> str:
-        return self.url or "Amazon S3"
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,40 +144,9 @@ class S3Storage:
         digest, size = await run_sync(_digest, file)
         if size > limits.AT_ONCE_BYTES_MAX:
             raise Invalid(f"invalid key: {key} has an empty part, and its file is too large to be sent so")
-        url = URL(self._account.url + object_path(self._account.bucket, key), encoded=True)
         headers = {"content-length": str(size), "x-amz-meta-created-at": created}
-        timeout = aiohttp.ClientTimeout(limits.PART.total_seconds(), limits.CONNECT.total_seconds())
-        with self._explained(key):
-            try:
-                async with (
-                    aiohttp.ClientSession(timeout=timeout) as session,
-                    session.put(
-                        url,
-                        data=file if size else b"",
-                        headers=self._signed(url, headers, digest, now),
-                        allow_redirects=False,
-                    ) as reply,
-                ):
-                    said = (await reply.content.read(limits.ERROR_CHARS_MAX)).decode(errors="replace")
-            except (aiohttp.ClientError, TimeoutError) as error:
-                raise OSError(str(error) or "no answer in time") from error
-            _check_status(reply.status, said)
-
-    def _signed(self, url: URL, headers: dict[str, str], digest: str, now: datetime) -> dict[str, str]:
-        account = self._account
-        if account.access_key is None or account.secret_key is None:
-            return headers
-        return signed_headers(
-            "PUT",
-            url.authority,
-            url.raw_path,
-            headers,
-            region=account.region,
-            access_key=account.access_key.get_secret_value(),
-            secret_key=account.secret_key.get_secret_value(),
-            payload_sha256=digest,
-            now=now,
-        )
+        requests = SignedRequests(self._account, lambda: now)
+        await requests.send("PUT", key, headers=headers, body=file if size else b"", payload_sha256=digest)
 
     async def _load(self, key: str, facts: ObjectFacts, part: _Part) -> None:
         try:
@@ -227,7 +166,7 @@ class S3Storage:
                     got = await obstore.get_async(self._store, key, options={"range": (part.start, part.end)})
                     if str(got.meta["e_tag"] or "") != facts.etag:
                         raise ObjectChanged(f"the object {key} was replaced while it was read")
-                    data = bytes(await got.bytes_async())
+                    data = await _received(got)
                 if len(data) == part.end - part.start:
                     return data
                 raise StorageFailed(f"the object {key} was sent in part")
@@ -249,14 +188,25 @@ class S3Storage:
         except FileNotFoundError:
             raise NotFound(f"not found: {where}") from None
         except (PermissionDeniedError, UnauthenticatedError, PermissionError):
-            hint = "check storage-access-key and storage-secret-key, and what they may do"
-            raise StorageRefused(f"access denied: {where}", hint=hint) from None
+            raise refused(where) from None
         except ValueError as error:
             raise Invalid(f"invalid key: {_first_line(error)}") from None
         except TimeoutError:
             raise StorageFailed(f"{where}: nothing came for {limits.SILENCE_S:g} s") from None
         except (BaseError, OSError) as error:
             raise StorageFailed(f"{where}: {_first_line(error)}") from error
+
+
+async def _received(got: "GetResult") -> bytes:
+    """All of it, however long that takes, for as long as something comes."""
+    received: list[bytes] = []
+    pieces = aiter(got.stream(min_chunk_size=limits.READ_BYTES))
+    while True:
+        with anyio.fail_after(limits.SILENCE_S):
+            piece = await anext(pieces, None)
+        if piece is None:
+            return b"".join(received)
+        received.append(bytes(piece))
 
 
 def _digest(file: IO[bytes]) -> tuple[str, int]:
@@ -267,18 +217,6 @@ def _digest(file: IO[bytes]) -> tuple[str, int]:
     end = file.tell()
     file.seek(start)
     return state.hexdigest(), end - start
-
-
-def _check_status(status: int, said: str) -> None:
-    match status:
-        case 200 | 201 | 204:
-            return
-        case 401 | 403:
-            raise PermissionError
-        case 404:
-            raise FileNotFoundError
-        case _:
-            raise OSError(f"HTTP {status}: {said}")
 
 
 def _open(account: S3Account, patience: timedelta, retries: int) -> "S3Store":

@@ -7,10 +7,14 @@ from remuda.core.retry import Backoff
 
 PART_BYTES: Final = 16 << 20  # Asked for in one request.
 SENT_PART_BYTES: Final = 16 << 20
-STREAM_BYTES: Final = 64 << 10  # What has come of so many when a stream breaks off is lost.
+SENT_AT_ONCE_MAX: Final = 2  # Parts of a file; each is held in memory.
+SENT_PARTS_MAX: Final = 10_000  # Of one object, as Amazon has it.
+ANSWER_BYTES_MAX: Final = 4 << 20  # A list of a thousand parts is a quarter of that.
+STREAM_BYTES: Final = 256 << 10  # What has come of so many when a stream breaks off is lost.
 SILENCE_S: Final = 60.0  # A stream that brings nothing for so long has broken off.
 LISTED_MAX: Final = 10_000
 READ_BYTES: Final = 1 << 20
+COPIED_BYTES_MAX: Final = 5 << 30  # By one request within the storage, as Amazon has it.
 AT_ONCE_BYTES_MAX: Final = 1 << 30  # Of an object that is sent in one request.
 PARTS_AT_ONCE_MAX: Final = 4
 PART: Final = timedelta(minutes=2)  # Patience with one part.

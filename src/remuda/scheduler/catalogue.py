@@ -150,6 +150,18 @@ class ModelCatalogue:
             return ()
         return await run_sync(needed_files, self._models_path, model.config, manifest)
 
+    async def files_of_all(self) -> Mapping[str, tuple[NeededFile, ...]]:
+        """What loads of each configured model need, as far as it is known here."""
+        known = self._known.values()
+        return await run_sync(lambda: {one.config.id: self._files(one) for one in known})
+
+    def _files(self, model: Catalogued) -> tuple[NeededFile, ...]:
+        manifest = model.stored.manifest
+        if manifest is None and not model.here:
+            file = model.config.file.lstrip("/")
+            return (NeededFile(file, 0, here=False),) if file else ()
+        return needed_files(self._models_path, model.config, manifest)
+
     def _read(self, stored: Sequence[StoredModel]) -> Mapping[str, Catalogued]:
         known: dict[str, Catalogued] = {}
         weights_of: dict[_File, Weights] = {}

@@ -31,7 +31,7 @@ T = TypeVar("T")
 M = TypeVar("M")
 
 _SHARED_S: Final = 1.0  # So long what was found, or raised, answers for itself.
-_PATIENCE_S: Final = 1.0  # Then the caller is told that it takes longer, and may ask again.
+_PATIENCE_S: Final = 1.0  # Then the caller learns that it takes longer, and may ask again.
 _WORK_S: Final = 60.0
 _AT_ONCE_MAX: Final = 8
 
@@ -64,7 +64,7 @@ class _Flight(Generic[T, M]):
 class SingleFlight(Generic[T, M]):
     """`work` is given the key and the marks of those who ask, which grow while it is at it.
 
-    `run` owns the tasks; when it ends, all who wait are told that this frontend is stopping."""
+    `run` owns the tasks; when it ends, all waiting callers get the error that this frontend is stopping."""
 
     def __init__(self, work: Callable[[str, Collection[M]], Awaitable[T | None]], clock: Clock) -> None:
         self._work = work
@@ -124,7 +124,7 @@ _AVOIDED_FOR: Final = timedelta(seconds=5)  # So long a node that could not be r
 _RECENT: Final = 20
 _LOADS: Final = frozenset({Kind.LOAD})
 REQUESTS: Final = "requests"  # Who asked, where it was requests and not a person.
-NOBODY: Final[Mapping[NodeId, str]] = MappingProxyType({})
+NO_NODE: Final[Mapping[NodeId, str]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,13 +155,13 @@ class GivenUp:
     replaced by an unload, though it loads the present configuration. Upkeep gives up only others."""
 
 
-Found = UnderWay | Failed | NoRoomYet | Unplaceable | GivenUp
-Answer = Found | StillLooking | None
+LoadFound = UnderWay | Failed | NoRoomYet | Unplaceable | GivenUp
+DemandAnswer = LoadFound | StillLooking | None
 
 
 class Placer(Protocol):
     async def begin(
-        self, model: Catalogued, by: str, avoid: Mapping[NodeId, str] = NOBODY
+        self, model: Catalogued, by: str, avoid: Mapping[NodeId, str] = NO_NODE
     ) -> Replica | Unplaceable | None:
         """Choose a node, none of those to avoid for now (each with its reason), and record that the model is
         to be loaded there. None: things have changed meanwhile, look again. Conflict when it is being loaded
@@ -192,16 +192,16 @@ class Demand:
         self._out_of_reach = out_of_reach
         self._progress = progress
         self._clock = clock
-        self._looks = SingleFlight[Found, OpId | None](self._find, clock)
+        self._looks = SingleFlight[LoadFound, OpId | None](self._find, clock)
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         await self._looks.run(task_status=task_status)
 
-    async def look(self, name: str, waits_for: OpId | None = None) -> Answer:
+    async def look(self, name: str, waits_for: OpId | None = None) -> DemandAnswer:
         """What there is of this model now; a load is begun if there is nothing. None: it may have a route.
 
         All requests that wait for one model share one look a second, and what it raises. `waits_for` is the
-        load that the caller was told of before."""
+        load that the caller knows already."""
         return await self._looks.ask(name, waits_for)
 
     async def under_way(self, name: str) -> UnderWay | None:
@@ -223,7 +223,7 @@ class Demand:
         steps = await self._failed_lately(model, (await self._replicas.replicas()).now)
         return next((_failed(step) for step, _ in steps), None)
 
-    async def _find(self, name: str, waited_for: Collection[OpId | None]) -> Found | None:
+    async def _find(self, name: str, waited_for: Collection[OpId | None]) -> LoadFound | None:
         # In this order: a replica that gets ready meanwhile is either seen on its way, or in the table.
         seen = await self._replicas.replicas()
         await self._table.refresh()
@@ -275,7 +275,7 @@ class Demand:
             and now - operation.finished_at < _FAILED_FOR
         ]
 
-    async def _begin(self, model: Catalogued, avoid: Mapping[NodeId, str]) -> Found | None:
+    async def _begin(self, model: Catalogued, avoid: Mapping[NodeId, str]) -> LoadFound | None:
         try:
             begun = await self._placer.begin(model, REQUESTS, avoid)
         except Conflict:  # Another frontend was quicker.

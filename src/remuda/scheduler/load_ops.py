@@ -9,9 +9,8 @@ from remuda.core.entropy import Entropy
 from remuda.core.ids import NodeId
 from remuda.fleet.health import Standing
 from remuda.ops.model import Goal, Kind, Operation, OpId, ReplicaTarget, RollOut, Source, Step, UnloadReason
-from remuda.ops.ports import OpStore
+from remuda.ops.ports import OpSignal, OpStore
 from remuda.scheduler.model import Replica
-from remuda.scheduler.ports import OpSignal
 
 _BEGIN_WITHIN: Final = timedelta(minutes=1)  # Callers do not wait for it for ever.
 

@@ -1,5 +1,5 @@
-"""Loads one replica: room on its node, its backend, the process, the model in it. Whoever does this owns the
-replica's row; a frontend that dies over it is replaced, and what it had begun is stopped first.
+"""Loads one replica: room on its node, its backend, the process, the model in it. The frontend that does this
+owns the replica's row; one that dies over it is replaced, and what it had begun is stopped first.
 
 Work that moves bytes has no fixed end: each byte pushes the deadline on, up to a limit.
 """

@@ -152,6 +152,7 @@ class FilesTold(StrEnum):
 
     ALL = "all"
     SOME = "some"  # There are too many for a report.
+    CANNOT_FETCH = "cannot fetch"  # All, and its worker is too old to fetch what it lacks.
     NOT_YET = "not yet"
     NEVER = "never"  # Its worker sends no reports.
 
@@ -177,6 +178,8 @@ class NodeOffer:
     cut_off: CutOffFile | None = None  # A part of the file is there, but not to its end.
     copied_bytes: int = 0  # Files of the model that would be copied there first,
     copied_from: str = ""  # and from whom; empty: none would be.
+    no_room: str = ""  # Why its disk has no room for these, whatever may go there; empty: it has.
+    dropped_bytes: int = 0  # Of other models' files that go for them.
     differs: str = ""  # Why a file there cannot be the model's.
     labels: Mapping[str, str] = field(default_factory=dict)
     slots: int = 1  # Replicas it may hold.
@@ -228,6 +231,27 @@ class Unplaceable:
 def _named(nodes: Sequence[str]) -> str:
     more = len(nodes) - _NAMED_MAX
     return f"{', '.join(nodes[:_NAMED_MAX])} and {more} more" if more > 0 else ", ".join(nodes)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFit:
+    """What one node has, and whether a model could be placed there."""
+
+    offer: NodeOffer
+    placed: Placed | Unplaceable
+
+    @property
+    def why_not(self) -> str:
+        """Empty: it fits."""
+        return self.placed.reasons.get(self.offer.name, "") if isinstance(self.placed, Unplaceable) else ""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFit:
+    """What a model asks of a node, and how each node stands to that."""
+
+    need: Need
+    nodes: tuple[NodeFit, ...]
 
 
 HTTP = "http"

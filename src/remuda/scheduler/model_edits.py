@@ -102,8 +102,10 @@ class ModelEdits:
             same = text == before.stored.text
             if same or await self._store.change_model(before.stored, after) is not None:
                 await self._changed()
-                unknown = read_model(text).unknown
-                return AddedModel(await self._models.get(name), True, unknown, warnings, same)
+                after_all = await self._models.get(name)
+                if after_all.config.backend != before.config.backend:
+                    warnings = (*warnings, *await self._models.nowhere(after_all))
+                return AddedModel(after_all, True, read_model(text).unknown, warnings, same)
         raise Stale((await self._models.get(name)).stored)
 
     async def _checked(self, before: Catalogued, text: str) -> tuple[StoredModel, tuple[str, ...]]:

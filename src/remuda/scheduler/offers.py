@@ -10,7 +10,7 @@ answered by planning an install that is not made.
 import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Final
 
@@ -19,7 +19,14 @@ from remuda.core.errors import Invalid, RemudaError
 from remuda.core.ids import NodeId, ReplicaKey
 from remuda.fleet.health import Reachability, Standing
 from remuda.fleet.model import Node, Resources, node_vram_ceiling
-from remuda.fleet.verdicts import ObservedNode, installed, is_localai, why_no_replicas, why_no_target
+from remuda.fleet.verdicts import (
+    ObservedNode,
+    installed,
+    is_localai,
+    may_take_work,
+    why_no_replicas,
+    why_no_target,
+)
 from remuda.gallery.model import GalleryEntry, Reading, galleries_to_json
 from remuda.gallery.resolve import preferred_tokens, uses_gpu
 from remuda.models.files import NeededFile
@@ -27,8 +34,9 @@ from remuda.models.gguf import parts_of
 from remuda.ops.model import Kind, OpId, RollOut, Source, State
 from remuda.ops.selection import Selection, installed_under
 from remuda.ops.targets import Draft, PlanningContext, WantedOperation, builds_of, machine_of, proposal
+from remuda.scheduler.disk_room import DropPlan, FilesInFleet, NoRoom, disk_of, room_for
 from remuda.scheduler.model import FilesTold, Need, NodeOffer, Replica, Replicas, ReplicaState, Resident
-from remuda.scheduler.staging import NOTHING_TO_COPY, copy_plan
+from remuda.scheduler.staging import NOTHING_TO_COPY, copy_plan, files_on
 from remuda.wire.nodes import CutOffFile, InstalledArtifact
 
 _NOBODYS = OpId("nobodys")
@@ -143,6 +151,7 @@ class PlacementFacts:
     checks_disk: bool = True
     frontend: str = ""  # Who would have to reach the node: this one.
     files: Sequence[NeededFile] = ()  # Of the model, where they are known.
+    fetched: FilesInFleet = field(default_factory=FilesInFleet)  # What could go to make room for them.
 
 
 def offers(need: Need, fleet: PlacementFacts) -> list[NodeOffer]:
@@ -161,6 +170,9 @@ def _offer(need: Need, view: ObservedNode, rows: Sequence[Replica], fleet: Place
     vram_free, ram_free = _free(node, ceiling, rows)
     leaving = sum(_leaves(row) and row.key.model == need.model for row in rows)
     copy = None if fleet.shared else copy_plan(fleet.files, view, fleet.nodes)
+    room: DropPlan | NoRoom = DropPlan()
+    if copy is not None:
+        room = room_for(copy.size_bytes, disk_of(view, fleet.fetched, need.model), copy.arrived_bytes)
     return NodeOffer(
         node=node.id,
         name=node.name,
@@ -173,11 +185,14 @@ def _offer(need: Need, view: ObservedNode, rows: Sequence[Replica], fleet: Place
         unreached=bool(unreached),
         passing=_passing(view.standing, unreached=bool(unreached)),
         has_backend=any(need.backend in (one.name, one.alias) for one in installed(view) or ()),
-        has_file=fleet.shared or (has_file(view, need.file) if copy is None else copy == NOTHING_TO_COPY),
+        has_file=fleet.shared
+        or (_has_files(view, need, fleet.files) if copy is None else copy == NOTHING_TO_COPY),
         copied_bytes=0 if copy is None else copy.size_bytes,
         copied_from="" if copy is None else copy.source,
+        no_room=room.why if isinstance(room, NoRoom) else "",
+        dropped_bytes=sum(one.size for one in room.drop) if isinstance(room, DropPlan) else 0,
         differs="" if copy is None else copy.differs,
-        files_told=_files_told(view),
+        files_told=_files_told(view, fleet.files),
         models_path="" if view.report is None else view.report.models_path,
         cut_off=_cut_off(view, need.file),
         labels={key: label.value for key, label in node.labels.items()},
@@ -200,7 +215,7 @@ def _passing(standing: Standing, *, unreached: bool) -> bool:
     started again: which frontend has noticed that first makes no difference. One that is heard but cannot be
     dialled stays as it is until its port is opened."""
     node = standing.node
-    if standing.uncommandable or not node.approved or node.drained or node.leaving:
+    if standing.uncommandable or not may_take_work(node):
         return bool(node.ended)
     overdue = standing.reachability is Reachability.SILENT
     unheard = unreached and standing.heard_ago >= _HEARTBEAT_DUE
@@ -214,8 +229,16 @@ def _raises_slots(node: Node) -> str:
     return f"{node.setting('--max-replicas-per-model', 'LOCALAI_MAX_REPLICAS_PER_MODEL')} on its worker"
 
 
+def _has_files(view: ObservedNode, need: Need, files: Sequence[NeededFile]) -> bool:
+    """Of a node to which nothing can be copied."""
+    if view.report is None or view.report.fetches_files or not files:
+        return has_file(view, need.file)
+    found = files_on(files, view.report)
+    return not found.lacking and not found.differs
+
+
 def has_file(view: ObservedNode, file: str) -> bool:
-    """Whether the node has told of such a file with all its parts, or of a folder of that name with something
+    """Whether the node reports such a file with all its parts, or of a folder of that name with something
     in it."""
     if view.report is None or not file:
         return False
@@ -238,11 +261,13 @@ def _cut_off(view: ObservedNode, file: str) -> CutOffFile | None:
     return next((one for one in view.report.model_files_cut_off if one.path in parts), None)
 
 
-def _files_told(view: ObservedNode) -> FilesTold:
+def _files_told(view: ObservedNode, files: Sequence[NeededFile]) -> FilesTold:
     if not view.reports:
         return FilesTold.NEVER
     if view.report is None:
         return FilesTold.NOT_YET
+    if files and not view.report.fetches_files:
+        return FilesTold.CANNOT_FETCH
     return FilesTold.SOME if view.report.model_files_more else FilesTold.ALL
 
 

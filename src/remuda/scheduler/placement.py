@@ -17,7 +17,6 @@ from remuda.scheduler.model import FilesTold, Need, NodeOffer, Placed, Resident,
 from remuda.wire.nodes import CutOffFile
 
 _INSTALL_DISK_BYTES: Final = 2 << 30  # For a backend whose size is not known beforehand.
-_MARGIN_BYTES: Final = 1 << 30  # To stay free where files are copied to; workers insist on as much.
 _SOMETHING: Final = 1  # Bytes: what a need or a resident of unknown size counts as.
 
 
@@ -29,13 +28,14 @@ class _Fit:
     left_bytes: int
 
     @property
-    def rank(self) -> tuple[bool, int, int, float, bool, bool, int, int, str]:
+    def rank(self) -> tuple[bool, int, bool, int, float, bool, bool, int, int, str]:
         """The smallest is the best. Of evictions, those of what was used longest ago."""
         last_used = max((one.last_used.timestamp() for one in self.evict), default=0.0)
         offer = self.offer
         return (
             offer.unreached,
             0 if offer.has_file else 1 if offer.copied_from else 2 if offer.may_have_file else 0,
+            bool(offer.copied_from) and offer.dropped_bytes > 0,
             len(self.evict),
             last_used,
             not offer.has_backend,
@@ -100,9 +100,11 @@ def _out_of_the_question(need: Need, offer: NodeOffer) -> _Refusal | None:
         return _incomplete(offer.cut_off)
     if offer.differs and not offer.has_file:
         return _Refusal(offer.differs, lacks=_LACKS_ROOM)
-    if need.file and not offer.has_file and not offer.may_have_file and not offer.copied_from:
+    needs_file = need.file or offer.files_told is FilesTold.CANNOT_FETCH
+    if needs_file and not offer.has_file and not offer.may_have_file and not offer.copied_from:
         folder = f" {offer.models_path}" if offer.models_path else ""
-        why = _NO_FILE[offer.files_told].format(file=need.file, folder=folder)
+        file = need.file or f"the files of {need.model}"
+        why = _NO_FILE[offer.files_told].format(file=file, folder=folder)
         return _Refusal(why, offer.files_told is FilesTold.NOT_YET, _LACKS_FILE)
     return _no_disk_for_files(offer) or _no_disk(need, offer)
 
@@ -112,16 +114,9 @@ def _copied(offer: NodeOffer) -> str:
 
 
 def _no_disk_for_files(offer: NodeOffer) -> _Refusal | None:
-    margin = max(offer.copied_bytes // 20, _MARGIN_BYTES)
-    if not offer.copied_from or not offer.disk_known or offer.disk_free >= offer.copied_bytes + margin:
+    if not offer.copied_from or not offer.no_room:
         return None
-    takes, free = _sizes(offer.copied_bytes + margin, offer.disk_free)
-    return _Refusal(
-        f"the model's files would be copied there from {offer.copied_from}, and need {takes} of disk, of "
-        f"which {_size(margin)} stays free; {free} free; make room there, or switch this check off with "
-        "--no-distributed-disk-headroom-check",
-        lacks=_LACKS_ROOM,
-    )
+    return _Refusal(offer.no_room, lacks=_LACKS_ROOM)
 
 
 def _no_label(need: Need, offer: NodeOffer) -> _Refusal | None:
@@ -130,7 +125,7 @@ def _no_label(need: Need, offer: NodeOffer) -> _Refusal | None:
     )
     if not lacking:
         return None
-    # Without the node's name: nodes that lack the same are told together.
+    # Without the node's name: nodes that lack the same are listed together.
     why = f"no label {' and no label '.join(lacking)}, which the model asks for"
     if not any(label.startswith(RESERVED_PREFIX) for label in lacking):  # Those only the node itself sets.
         why = f"{why}; to set that: remuda nodes label NODE {shlex.join(lacking)}"
@@ -214,6 +209,8 @@ _NO_FILE: Final[Mapping[FilesTold, str]] = {
     FilesTold.ALL: "{file} is not in its models folder{folder}; put it there",
     FilesTold.SOME: "{file} is not among the files that its worker reports, which are not all it has; put it "
     "there with fewer others beside it",
+    FilesTold.CANNOT_FETCH: "it does not have {file}, and its worker is of a release that fetches no model "
+    "files; update its worker, or put them into its models folder{folder}",
     FilesTold.NOT_YET: "its worker has not reported yet whether it has {file}; wait for its next report",
     FilesTold.NEVER: "its worker does not report whether it has {file}; share one models folder with it and "
     "start frontends with --distributed-shared-models",

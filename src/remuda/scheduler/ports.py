@@ -10,10 +10,11 @@ from remuda.core.ids import FrontendId, NodeId, ReplicaKey
 from remuda.fleet.model import Node
 from remuda.inference.model import ReplicaEndpoint
 from remuda.models.config import CONTEXT_FALLBACK, ModelConfig
+from remuda.models.files import NeededFile
 from remuda.ops.model import Operation, Step
 from remuda.scheduler.model import Renaming, Replica, Replicas, StoredModel
 from remuda.wire.backends import BackendInstall, BackendInstallReply, BackendListReply, InstallProgress
-from remuda.wire.files import FilesFetch, FilesFetchReply, WantedFile
+from remuda.wire.files import FilesDrop, FilesDropReply, FilesFetch, FilesFetchReply, WantedFile
 from remuda.wire.models import ModelsRunningReply, ModelStop, ModelStopReply
 
 
@@ -54,12 +55,20 @@ class ReplicaStore(Protocol):
         ...
 
 
+class ReplicaRows(Protocol):
+    async def replicas(self) -> Replicas: ...
+
+
 class ModelStore(Protocol):
     async def models(self) -> Sequence[StoredModel]: ...
 
     async def put_model(self, model: StoredModel) -> StoredModel:
         """Add it, or replace the configuration of the one of this name, which keeps its manifest. Conflict
         when another's name is the same on a subject."""
+        ...
+
+    async def put_new(self, model: StoredModel) -> StoredModel | None:
+        """As `put_model`, but None, and nothing is written, where there is a model of this name."""
         ...
 
     async def remove_model(self, name: str) -> StoredModel:
@@ -115,6 +124,8 @@ class FileCommands(Protocol):
 
     async def fetch_files(self, node: NodeId, request: FilesFetch) -> FilesFetchReply: ...
 
+    async def drop_files(self, node: NodeId, request: FilesDrop) -> FilesDropReply: ...
+
 
 class FilePush(Protocol):
     """To workers that do not fetch for themselves."""
@@ -122,7 +133,7 @@ class FilePush(Protocol):
     async def push(
         self, node: Node, model: str, local: Path, file: WantedFile, on_size: Callable[[int], None]
     ) -> str:
-        """Have the file on the node; the path that it has there. `on_size` is told how much of it is."""
+        """Have the file on the node; the path that it has there. `on_size` gets how much of it is."""
         ...
 
 
@@ -151,12 +162,6 @@ class RoutingTable(Protocol):
         ...
 
 
-class OpSignal(Protocol):
-    def notify(self) -> None:
-        """Operations were written here: the reconcilers of all frontends look at once."""
-        ...
-
-
 class LoadProgress(Protocol):
     """How far loads are that this frontend carries out."""
 
@@ -166,6 +171,14 @@ class LoadProgress(Protocol):
 
     def enter(self, step: Step, phase: str) -> None:
         """It has come to something that its worker does not tell of."""
+        ...
+
+
+class StoredFiles(Protocol):
+    """Object storage, as the frontends' store."""
+
+    async def address(self, model: str, file: NeededFile) -> str:
+        """Where a worker can read this very file for some minutes; empty: it is not there."""
         ...
 
 

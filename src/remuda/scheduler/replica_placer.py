@@ -12,12 +12,17 @@ from remuda.fleet.verdicts import ObservedNode
 from remuda.gallery.model import Reading
 from remuda.models.files import NeededFile
 from remuda.ops.model import OpId, ReplicaTarget, Source, UnloadCause, UnloadReason
+from remuda.ops.ports import OpSignal
 from remuda.scheduler.catalogue import Catalogued, ModelCatalogue
-from remuda.scheduler.demand import NOBODY
+from remuda.scheduler.demand import NO_NODE
+from remuda.scheduler.disk_room import FilesInFleet
+from remuda.scheduler.file_room import FileRoom
 from remuda.scheduler.load_ops import UnloadRequests, load_operation
 from remuda.scheduler.model import (
     FilesTold,
+    ModelFit,
     Need,
+    NodeFit,
     NodeOffer,
     Placed,
     Replica,
@@ -27,11 +32,12 @@ from remuda.scheduler.model import (
 )
 from remuda.scheduler.offers import NOWHERE, PlacementFacts, Supply, offers, supplies
 from remuda.scheduler.placement import place
-from remuda.scheduler.ports import OpSignal, ReplicaStore, RoutingTable
+from remuda.scheduler.ports import ReplicaStore, RoutingTable
 
 log = structlog.get_logger(__name__)
 
 Supplies = Mapping[NodeId, Supply]
+ReadNeeded = Callable[[Catalogued, Sequence[ObservedNode]], Awaitable[Sequence[NeededFile]]]
 ReadFleet = Callable[[], Awaitable[tuple[Sequence[ObservedNode], Sequence[Reading]]]]
 
 
@@ -39,7 +45,8 @@ ReadFleet = Callable[[], Awaitable[tuple[Sequence[ObservedNode], Sequence[Readin
 class PlacementInputs:
     """What placing goes by. `here` are this machine's own workers: our folder of models is theirs. `shared`:
     it is for all nodes. `checks_disk`: a disk that is too full for a backend is a reason. `frontend` is this
-    one: nodes that it cannot dial are left out, whatever other frontends can."""
+    one: nodes that it cannot dial are left out, whatever other frontends can. `needed` are a model's files,
+    with who has them; None: only this frontend's folder counts."""
 
     read_fleet: ReadFleet
     in_flight: Callable[[ReplicaKey], int]
@@ -47,6 +54,8 @@ class PlacementInputs:
     shared: bool = False
     checks_disk: bool = True
     frontend: str = ""
+    needed: ReadNeeded | None = None
+    room: FileRoom | None = None  # For files of models; None: nothing is removed for them.
 
 
 class ReplicaPlacer:
@@ -75,7 +84,7 @@ class ReplicaPlacer:
         self._signal = signal
 
     async def begin(
-        self, model: Catalogued, by: str, avoid: Mapping[NodeId, str] = NOBODY
+        self, model: Catalogued, by: str, avoid: Mapping[NodeId, str] = NO_NODE
     ) -> Replica | Unplaceable | None:
         survey = await self._survey(model, avoid)
         placed = survey.placed
@@ -97,19 +106,40 @@ class ReplicaPlacer:
 
     async def why_nowhere(self, model: Catalogued) -> Unplaceable | None:
         """Why no node could take it, if that was asked for now; None: one could. Nothing is begun."""
-        placed = (await self._survey(model, NOBODY)).placed
+        placed = (await self._survey(model, NO_NODE)).placed
         return placed if isinstance(placed, Unplaceable) else None
 
-    async def _survey(self, model: Catalogued, avoid: Mapping[NodeId, str]) -> "_Survey":
+    async def fits(self, model: Catalogued, files: Sequence[NeededFile] | None = None) -> ModelFit:
+        """Whether each node could take it, as if it was the only one. Nothing is begun. `files`: those of a
+        model that is not installed yet."""
+        survey = await self._survey(model, NO_NODE, files)
+        nodes = [NodeFit(offer, place(survey.need, [offer])) for offer in survey.offers]
+        return ModelFit(survey.need, tuple(sorted(nodes, key=lambda one: one.offer.name)))
+
+    async def _survey(
+        self, model: Catalogued, avoid: Mapping[NodeId, str], known: Sequence[NeededFile] | None = None
+    ) -> "_Survey":
         seen = await self._store.replicas()
         nodes, readings = await self._by.read_fleet()
-        need = model.need(_size_elsewhere(nodes, model))
+        files: Sequence[NeededFile] = ()
+        if not self._by.shared:
+            files = await self._needed(model, nodes) if known is None else known
+        away = sum(file.size for file in files if not file.here)
+        need = model.need(_size_elsewhere(nodes, model) or away)
         supply = supplies(need.backend, nodes, readings)
-        files = () if self._by.shared else await self._catalogue.files(model)
-        placed = place(need, self._offers(need, model, nodes, seen, supply, avoid, files))
+        fetched = FilesInFleet(checks_disk=self._by.checks_disk)
+        if self._by.room is not None and not self._by.shared:
+            fetched = await self._by.room.known(nodes, seen.rows)
+        offered = self._offers(need, model, nodes, seen, supply, avoid, files, fetched)
+        placed = place(need, offered)
         if isinstance(placed, Unplaceable) and supply and not any(one.known for one in supply.values()):
             placed = replace(placed, backend_unknown=True)
-        return _Survey(need, nodes, seen, supply, placed)
+        return _Survey(need, nodes, seen, supply, placed, offered)
+
+    async def _needed(self, model: Catalogued, nodes: Sequence[ObservedNode]) -> Sequence[NeededFile]:
+        if self._by.needed is None:
+            return await self._catalogue.files(model)
+        return await self._by.needed(model, nodes)
 
     def _offers(
         self,
@@ -120,6 +150,7 @@ class ReplicaPlacer:
         supply: Supplies,
         avoid: Mapping[NodeId, str],
         files: Sequence[NeededFile],
+        fetched: FilesInFleet,
     ) -> list[NodeOffer]:
         def unfit(node: NodeId) -> str:
             return avoid.get(node) or supply.get(node, NOWHERE).why_not
@@ -130,7 +161,7 @@ class ReplicaPlacer:
         pinned = {one.config.id for one in self._catalogue.models.values() if one.config.pinned}
         by = self._by
         fleet = PlacementFacts(
-            nodes, seen, by.in_flight, pinned, unfit, by.shared, by.checks_disk, by.frontend, files
+            nodes, seen, by.in_flight, pinned, unfit, by.shared, by.checks_disk, by.frontend, files, fetched
         )
         here = {view.standing.node.id for view in nodes if view.standing.node.machine_id in self._by.here}
         return [
@@ -185,6 +216,7 @@ class _Survey:
     seen: Replicas
     supply: Supplies
     placed: Placed | Unplaceable
+    offers: Sequence[NodeOffer]
 
 
 def _free_index(model: str, seen: Replicas) -> int:

@@ -21,7 +21,15 @@ from remuda.ops.ports import Filter, OpStore, View
 from remuda.scheduler.catalogue import Catalogued, ModelCatalogue
 from remuda.scheduler.demand import Placer, loads_present
 from remuda.scheduler.load_ops import UnloadRequests
-from remuda.scheduler.model import ADDED, REASONS_MAX, Replica, ReplicaState, StoredModel, Unplaceable
+from remuda.scheduler.model import (
+    ADDED,
+    REASONS_MAX,
+    ModelFit,
+    Replica,
+    ReplicaState,
+    StoredModel,
+    Unplaceable,
+)
 from remuda.scheduler.ports import ModelStore, ReplicaStore, RoutingTable
 from remuda.wire.nodes import RunningReplica
 
@@ -33,6 +41,10 @@ _NOT_RUNNING: Final = frozenset({"failed", "stopping", "waiting"})
 
 
 class Planner(Placer, Protocol):
+    async def fits(self, model: Catalogued) -> ModelFit:
+        """Whether each node could take it. Nothing is begun."""
+        ...
+
     async def why_nowhere(self, model: Catalogued) -> Unplaceable | None:
         """Why no node could take it, if that was asked for now; None: one could. Nothing is begun."""
         ...
@@ -106,13 +118,16 @@ class Models:
         await self._catalogue.refresh()
         found = self._catalogue.configured.get(name)
         if found is None:
+            if coming := await being_installed(self._operations, name):
+                raise coming
             names = self._catalogue.configured
             hint = did_you_mean(name, names, "remuda models lists those there are")
             raise NotFound(f"there is no model {name!r}", hint=hint)
         return found
 
-    async def add(self, text: str) -> AddedModel:
-        """Add a model, or give the one of its name this configuration: its replicas are then replaced."""
+    async def add(self, text: str, *, only_new: bool = False) -> AddedModel:
+        """Add a model, or give the one of its name this configuration: its replicas are then replaced. With
+        `only_new`, Conflict where the one of its name has another."""
         config = read_model(text)
         await self._catalogue.refresh()
         before = self._catalogue.configured.get(config.id)
@@ -122,7 +137,12 @@ class Models:
             warnings = await self.check(config, new=before is None)
         if before is None:
             await self.require_free(config.id)
-        await self._store.put_model(StoredModel(config.id, text, config.revision, ADDED))
+        model = StoredModel(config.id, text, config.revision, ADDED)
+        if not only_new:
+            await self._store.put_model(model)
+        elif before is not None or await self._store.put_new(model) is None:
+            before = await self.get(config.id)  # Perhaps added by another request just now.
+            _require_same(before, text)
         self._table.rows_changed()
         await self._table.refresh()
         same = before is not None and before.stored.text == text
@@ -251,6 +271,10 @@ class Models:
         wrong = {one.config.id: ModelProblem(why) for one in looked_at if (why := _context_problem(one))}
         return {**failed, **wrong}
 
+    async def fits(self, name: str) -> ModelFit:
+        """Whether each node could take it now, with placement's own reasons. NotFound for an unknown one."""
+        return await self._placer.fits(await self.get(name))
+
     async def problem(self, model: Catalogued) -> ModelProblem:
         """Why it could not answer now, as far as is known."""
         config = model.config
@@ -266,6 +290,13 @@ class Models:
         if nowhere is None or nowhere.waiting_helps:
             return NO_PROBLEM
         return ModelProblem(_nowhere(config.id, nowhere), details=tuple(nowhere.told()))
+
+    async def nowhere(self, model: Catalogued) -> tuple[str, ...]:
+        """A warning where no node could take it, whatever is loaded of it now; empty: one could."""
+        refused = await self._placer.why_nowhere(model)
+        if refused is None or refused.waiting_helps or model.config.disabled or model.config.alias:
+            return ()
+        return (_nowhere(model.config.id, refused),)
 
     async def replicas(self) -> Sequence[Replica]:
         rows = (await self._replicas.replicas()).rows
@@ -286,6 +317,33 @@ def require_added(model: StoredModel) -> None:
             hint="change or remove that file, or take the model over with: remuda models import "
             f"{pasted(model.name)}",
         )
+
+
+async def being_installed(operations: OpStore, name: str) -> NotFound | None:
+    """What to answer for a model that is not there yet; None: none is being installed under this name."""
+    for view in await operations.views(Filter(finished=False, kinds=_INSTALLS, model=name, limit=1)):
+        op = view.operation.id[:8]
+        return NotFound(
+            f"there is no model {name!r} yet: it is being installed",
+            hint=f"see how far it is: remuda ops watch {op}; to end it: remuda ops cancel {op}",
+        )
+    return None
+
+
+def _require_same(there: Catalogued, text: str) -> None:
+    """Conflict, naming what is there, for a model that an add would replace."""
+    if there.stored.text == text:
+        return
+    config, manifest = there.config, there.stored.manifest
+    what = f"another name for {config.alias}" if config.alias else f"with the file {config.file}"
+    if manifest is not None and manifest.source:
+        what = f"which came from {manifest.source}"
+    elif not (config.alias or config.file):
+        what = f"with the backend {config.backend}"
+    raise Conflict(
+        f"there is a model {config.id} already, {what}",
+        hint="choose another name with --name, or give --replace to replace it and its settings",
+    )
 
 
 def unrecorded(rows: Iterable[Replica], standings: Iterable[Standing]) -> list[Replica]:

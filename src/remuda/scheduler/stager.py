@@ -1,11 +1,13 @@
-"""Has the files of a model on the node that is to load it: its worker fetches what it lacks by itself, from
-another node, or from this frontend, by addresses that are signed here and soon expire. No credential of a hub
-ever leaves the frontend. To a LocalAI worker, which does not fetch, they are pushed.
+"""Has the files of a model on the node that is to load it: its worker fetches what it lacks by itself, by
+addresses that are signed here and soon expire: from another node, from object storage, from a frontend, or
+from where the model was installed from, if anyone may read it there. No credential ever leaves the frontend.
+To a LocalAI worker, which does not fetch, they are pushed.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import timedelta
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Final
 
@@ -21,20 +23,37 @@ from remuda.fleet.node_views import ObservedNodes
 from remuda.fleet.verdicts import ObservedNode, is_localai
 from remuda.models.file_hashes import FileHashes
 from remuda.models.files import NeededFile
-from remuda.ops.model import Step
+from remuda.ops.model import OpId, Step
 from remuda.scheduler.catalogue import Catalogued, ModelCatalogue
-from remuda.scheduler.ports import FileCommands, FilePush, HashingProgress
-from remuda.scheduler.staging import files_on, givers, pushable
+from remuda.scheduler.file_holders import FileHolders
+from remuda.scheduler.file_room import FileRoom
+from remuda.scheduler.model import Replica, ReplicaState
+from remuda.scheduler.ports import FileCommands, FilePush, HashingProgress, ReplicaRows
+from remuda.scheduler.staging import (
+    Arrivals,
+    Began,
+    arrivals_elsewhere,
+    arrived,
+    began_of,
+    files_on,
+    givers,
+    pushable,
+)
+from remuda.scheduler.staging_broadcasts import StagingBroadcasts
 from remuda.scheduler.worker_calls import Installing
 from remuda.wire.backends import InstallProgress
 from remuda.wire.files import FilePhase, FilesFetch, FilesFetchReply, WantedFile
-from remuda.wire.model_file_urls import FRONTEND_PATH, WORKER_PATH, FileGrant, signed_path
+from remuda.wire.model_file_urls import FRONTEND_PATH, WORKER_PATH, FileGrant, coming_within, signed_path
+from remuda.wire.nodes import Report
 
 log = structlog.get_logger(__name__)
 
 _VALID: Final = timedelta(minutes=15)  # Of an address, to begin with; what has begun goes on.
 _SHARE: Final = 90.0  # Of a load's way until its backend is looked at, as workers tell it.
 _FILES_AT_ONCE: Final = 500  # In one request: a message has its bounds.
+_COMING_S: Final = 8  # For the first byte at a node that is about to fetch the file itself.
+_FRONTENDS_MAX: Final = 3
+_JUST_NOW: Final[Began] = (datetime.max.replace(tzinfo=UTC), OpId(""))  # After all whose rows are known.
 
 
 class StagingFailed(PeerFailed):
@@ -52,31 +71,42 @@ class StagerDeps:
     hashes: FileHashes
     standings: Callable[[], Awaitable[Sequence[Standing]]]
     progress: HashingProgress
+    replicas: ReplicaRows
     tokens: NodeTokens
     clock: Clock
+    holders: FileHolders
     here: Collection[MachineId] = frozenset()
     push: FilePush | None = None  # To workers that do not fetch for themselves.
     shared: bool = False  # All nodes have this frontend's folder of models.
+    room: FileRoom | None = None  # None: no room is made.
+    told: StagingBroadcasts | None = None  # Other frontends, of how far it is.
 
 
 class Stager:
     def __init__(self, deps: StagerDeps) -> None:
         self._deps = deps
         self._nodes = ObservedNodes()
+        self._arrivals = Arrivals()
 
     async def stage(self, step: Step, model: Catalogued, asking: Installing) -> str:
         """The folder of models on a node that files were pushed to; empty: its worker tells by itself.
 
         StagingFailed with the worker's own words. Nothing is done where a node cannot fetch, or what it
         needs is not known: its backend finds the model by itself then, or says that it does not."""
-        view = (await self._views()).get(step.node)
-        if view is None or view.standing.node.machine_id in self._deps.here:
+        views = await self._views()
+        view = views.get(step.node)
+        if view is None:
             return ""
-        files = await self._deps.catalogue.files(model)
-        if is_localai(view.standing.node):
-            return await self._push(step, model, files, view.standing.node)
-        if view.report is not None and view.report.fetches_files:
-            await self._have_fetched(step, model, files, view, asking)
+        files = await self._deps.holders.needed(model, list(views.values()))
+        own = view.standing.node.machine_id in self._deps.here
+        if own and all(file.here for file in files):
+            return ""
+        told = self._deps.told
+        with nullcontext() if told is None or not files else told.of(step, model.config.id):
+            if is_localai(view.standing.node):
+                return await self._push(step, model, files, view.standing.node)
+            if view.report is not None and view.report.fetches_files:
+                await self._have_fetched(step, model, files, view, asking)
         return ""
 
     async def _have_fetched(
@@ -94,8 +124,21 @@ class Stager:
         wanted = [file for file in files if file.sha256 or not self._deps.shared or file in found.lacking]
         if found.differs:
             raise StagingFailed(f"{step.node_name}: {found.differs}")
+        await self._make_room(step, model, found.lacking, view.report)
         for start in range(0, len(wanted), _FILES_AT_ONCE):
             await self._bring(step, model, wanted[start : start + _FILES_AT_ONCE], view, asking)
+
+    async def _make_room(
+        self, step: Step, model: Catalogued, lacking: Sequence[NeededFile], report: Report
+    ) -> None:
+        """Before the first byte."""
+        if self._deps.room is None or not lacking:
+            return
+        try:
+            size = sum(file.size for file in lacking)
+            await self._deps.room.make(step.node, size, model.config.id, arrived(lacking, report))
+        except RemudaError as error:
+            raise StagingFailed(error.message, hint=error.hint, reason=error.code) from error
 
     async def _push(self, step: Step, model: Catalogued, files: Sequence[NeededFile], node: Node) -> str:
         """Below the model's own name, as the contract has it: its files are removed with one folder."""
@@ -104,9 +147,10 @@ class Stager:
             return ""
         folder, total, before = "", sum(file.size for file in files), 0
         for number, file in enumerate(files, start=1):
-            wanted = await self._hashed(step, file)
+            sha256 = await self._sha256(step, file)
+            wanted = WantedFile(path=file.path, size=file.size, sha256=sha256)
             name = f"Copying {number}/{len(files)} {file.path}"
-            tell = partial(self._tell_pushed, step, name, before, total)
+            tell = partial(self._tell_pushed, step, name, before, total, (number, len(files), file.size))
             local = self._deps.catalogue.models_path / file.path
             try:
                 remote = await push.push(node, model.config.id, local, wanted, tell)
@@ -117,7 +161,10 @@ class Stager:
             folder, before = remote.removesuffix(f"/{file.path}"), before + file.size
         return folder
 
-    def _tell_pushed(self, step: Step, name: str, before: int, total: int, done: int) -> None:
+    def _tell_pushed(
+        self, step: Step, name: str, before: int, total: int, file: tuple[int, int, int], done: int
+    ) -> None:
+        """`file` is which of how many it is, and its size."""
         event = InstallProgress(
             op_id=step.op,
             file_name=name,
@@ -126,6 +173,10 @@ class Stager:
             current_bytes=before + done,
             total_bytes=total,
             overall=_SHARE * (before + done) / total if total else 0.0,
+            file_number=file[0],
+            file_count=file[1],
+            file_bytes=done,
+            file_size=file[2],
         )
         self._deps.progress.tell(step, event)
 
@@ -141,19 +192,31 @@ class Stager:
         asking: Installing,
     ) -> None:
         """Asked again, with fresh addresses, for as long as that brings more of them."""
-        hashed = [await self._hashed(step, file) for file in files]
-        while True:
-            before = self._deps.progress.moved(step)
-            request = await self._request(step, model, hashed, view)
-            reply = await self._answer(step, request, view, asking)
-            if reply.success:
-                return
-            if self._deps.progress.moved(step) == before or reply.code not in _AGAIN:
-                raise StagingFailed(
-                    f"the files of {model.config.id} could not be copied to {step.node_name}: {reply.error}",
-                    reason=reply.code,
-                )
-            log.info("staging_asked_again", op=step.op, node=step.node_name, reason=reply.error)
+        hashed = [replace(file, sha256=await self._sha256(step, file)) for file in files]
+        began = next((began_of(row) for row in await self._rows() if row.op == step.op), None)
+        with self._arrivals.of({file.sha256 for file in hashed}, step.node, began or _JUST_NOW):
+            while True:
+                before = self._deps.progress.moved(step)
+                request = await self._request(step, model, hashed, view)
+                reply = await self._answer(step, request, view, asking)
+                if reply.success:
+                    return
+                reason = await self._with_names(reply.error)
+                if self._deps.progress.moved(step) == before or reply.code not in _AGAIN:
+                    raise StagingFailed(
+                        f"the files of {model.config.id} could not be copied to {step.node_name}: {reason}",
+                        reason=reply.code,
+                    )
+                log.info("staging_asked_again", op=step.op, node=step.node_name, reason=reason)
+
+    async def _with_names(self, error: str) -> str:
+        """A worker knows the others by their addresses only."""
+        for view in (await self._views()).values():
+            node = view.standing.node
+            if node.http_address:
+                address = f"http://{node.http_address}"
+                error = error.replace(f"{address} ", f"{node.name} at {address} ")
+        return error
 
     async def _answer(
         self, step: Step, request: FilesFetch, view: ObservedNode, asking: Installing
@@ -167,62 +230,122 @@ class Stager:
                 hint=error.hint,
             ) from error
 
-    async def _hashed(self, step: Step, file: NeededFile) -> WantedFile:
+    async def _sha256(self, step: Step, file: NeededFile) -> str:
         """Computing one counts as progress."""
         if file.sha256:
-            return WantedFile(path=file.path, size=file.size, sha256=file.sha256)
+            return file.sha256
 
         def on_bytes(done: int) -> None:
-            self._deps.progress.tell(step, _hashing(step, file, done))
+            self._deps.progress.tell(step, self._hashing(step, file, done))
 
         on_bytes(0)
         path = self._deps.catalogue.models_path / file.path
         try:
-            sha256 = await self._deps.hashes.of(path, on_bytes)
+            return await self._deps.hashes.of(path, on_bytes)
         except RemudaError as error:
             raise StagingFailed(error.message, hint=error.hint) from error
-        return WantedFile(path=file.path, size=file.size, sha256=sha256)
+
+    def _hashing(self, step: Step, file: NeededFile, done_bytes: int) -> InstallProgress:
+        return InstallProgress(
+            op_id=step.op,
+            file_name=f"Hashing {file.path}",
+            phase=FilePhase.HASHING,
+            seq=int(self._deps.clock.now().timestamp() * 1000),
+            current_bytes=done_bytes,
+            total_bytes=file.size,
+        )
 
     async def _request(
-        self, step: Step, model: Catalogued, files: Sequence[WantedFile], view: ObservedNode
+        self, step: Step, model: Catalogued, files: Sequence[NeededFile], view: ObservedNode
     ) -> FilesFetch:
         nodes = list((await self._views()).values())
         here = {file.path for file in await self._deps.catalogue.files(model) if file.here}
-        receiver = view.standing.node
+        coming = await self._coming(step)
         signed = [
-            file.model_copy(update={"sources": self._sources(file, nodes, receiver, file.path in here)})
+            WantedFile(
+                path=file.path,
+                size=file.size,
+                sha256=file.sha256,
+                sources=await self._sources(
+                    model.config.id, replace(file, here=file.path in here), nodes, view, coming
+                ),
+            )
             for file in files
         ]
         return FilesFetch(model=model.config.id, op_id=step.op, attempt=step.attempt, files=tuple(signed))
 
-    def _sources(
-        self, file: WantedFile, nodes: Sequence[ObservedNode], receiver: Node, here: bool
+    async def _rows(self) -> Sequence[Replica]:
+        """None where the store cannot be read: staging goes on without their order."""
+        try:
+            return (await self._deps.replicas.replicas()).rows
+        except RemudaError as error:
+            log.info("loads_of_other_frontends_not_known", reason=error.message)
+            return ()
+
+    async def _coming(self, step: Step) -> "_Coming":
+        """What loads under way have on its way to other nodes, whichever frontend carries them out."""
+        rows = [
+            row
+            for row in await self._rows()
+            if row.state is ReplicaState.STAGING and row.op != step.op and row.node != step.node
+        ]
+        files: dict[str, Sequence[NeededFile]] = {}
+        for name in {row.key.model for row in rows}:
+            if (known := self._deps.catalogue.find(name)) is not None:
+                files[name] = await self._deps.catalogue.files(known)
+        return _Coming(rows, files)
+
+    async def _sources(
+        self,
+        model: str,
+        file: NeededFile,
+        nodes: Sequence[ObservedNode],
+        view: ObservedNode,
+        coming: "_Coming",
     ) -> tuple[str, ...]:
-        """Other nodes first: they spare the frontend."""
+        """Other nodes first: they spare the frontends. The origin last: it may ask for a credential."""
+        receiver = view.standing.node
         expires = int((self._deps.clock.now() + _VALID).timestamp())
         grant = FileGrant(file.path, file.size, file.sha256, receiver.id, expires)
-        having = givers(NeededFile(file.path, file.size), nodes, receiver)
-        tokens = self._deps.tokens
-        urls = [
-            f"http://{node.http_address}{signed_path(WORKER_PATH, token, grant)}"
-            for node in having
-            if (token := tokens.of(node).http)
+        stored = await self._deps.holders.stored_at(model, file)
+        urls = [*self._at_nodes(grant, file, nodes, receiver, coming), *([stored] if stored else [])]
+        at_frontends = signed_path(FRONTEND_PATH, self._deps.tokens.model_files, grant)
+        others = [f"{url}{at_frontends}" for url in self._deps.holders.frontends(file)[:_FRONTENDS_MAX]]
+        if file.here or others:  # Where the worker has registered, the file may be as well.
+            urls.append(at_frontends)
+        return (*urls, *others, *([file.origin] if file.origin else []))
+
+    def _at_nodes(
+        self,
+        grant: FileGrant,
+        file: NeededFile,
+        nodes: Sequence[ObservedNode],
+        receiver: Node,
+        under_way: "_Coming",
+    ) -> list[str]:
+        arrivals, tokens, sha256 = self._arrivals, self._deps.tokens, file.sha256
+        arrivals.takes(sha256, receiver.id, None)
+        elsewhere = arrivals_elsewhere(file, under_way.rows, under_way.files_of)
+        coming = arrivals.before(sha256, receiver.id, elsewhere)
+        found = [
+            (one, token)
+            for one in givers(file, nodes, receiver, coming, arrivals.takers(sha256))
+            if (token := tokens.of(one.node).http)
         ]
-        if here:
-            urls.append(signed_path(FRONTEND_PATH, tokens.model_files, grant))
-        return tuple(urls)
+        if found:
+            arrivals.takes(sha256, receiver.id, found[0][0].node.id)
+        urls: list[str] = []
+        for one, token in found:
+            url = f"http://{one.node.http_address}{signed_path(WORKER_PATH, token, grant)}"
+            urls.append(url if one.whole else coming_within(url, _COMING_S))
+        return urls
+
+
+@dataclass(frozen=True, slots=True)
+class _Coming:
+    rows: Sequence[Replica]
+    files_of: Mapping[str, Sequence[NeededFile]]
 
 
 _AGAIN: Final = frozenset({"forbidden", "registry_failed", NotFound.code})
 """Of failures that may come of addresses that have expired, or of sources that are gone for the moment."""
-
-
-def _hashing(step: Step, file: NeededFile, done_bytes: int) -> InstallProgress:
-    return InstallProgress(
-        op_id=step.op,
-        file_name=f"Hashing {file.path}",
-        phase=FilePhase.HASHING,
-        seq=done_bytes + 1,
-        current_bytes=done_bytes,
-        total_bytes=file.size,
-    )

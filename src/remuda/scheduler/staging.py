@@ -1,15 +1,27 @@
 """Which files of a model a node lacks, who could give them, and what copying them comes to. Pure."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import Final
 
+from remuda.core.errors import Invalid
+from remuda.core.ids import NodeId
 from remuda.fleet.model import Node
 from remuda.fleet.verdicts import ObservedNode, is_localai, is_up
-from remuda.models.files import NeededFile
-from remuda.wire.nodes import Report
+from remuda.models.config import ModelConfig
+from remuda.models.files import NeededFile, path_fault
+from remuda.models.gguf import parts_of
+from remuda.models.paths import named_files
+from remuda.ops.model import OpId
+from remuda.scheduler.model import Replica, ReplicaState
+from remuda.wire.nodes import ModelFile, Report
 
 THIS_FRONTEND: Final = "this frontend"
+_LONG_AGO: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _GIVERS_MAX: Final = 3  # Beside the frontend: one that fails is rarely followed by two more.
 
 
@@ -23,44 +35,188 @@ class NodeFiles:
 
 
 def files_on(files: Sequence[NeededFile], report: Report) -> NodeFiles:
-    sizes = {file.path: file.size for file in report.model_files}
+    there = {file.path: file for file in report.model_files}
     cut_off = {file.path: file.size for file in report.model_files_cut_off}
     lacking: list[NeededFile] = []
     for file in files:
         if file.path in cut_off:
             return NodeFiles(differs=f"{file.path} is incomplete there")
-        if file.path not in sizes:
+        known = there.get(file.path)
+        if known is None or _is_outdated(known, file):
             lacking.append(file)
-        elif sizes[file.path] != file.size:
+        elif known.size != file.size:
             why = (
-                f"{file.path} there is another file: it has {sizes[file.path]} bytes, and the model's has "
+                f"{file.path} there is another file: it has {known.size} bytes, and the model's has "
                 f"{file.size}; move it away, or give one of the two another name"
             )
             return NodeFiles(differs=why)
     return NodeFiles(tuple(lacking))
 
 
-def givers(file: NeededFile, nodes: Sequence[ObservedNode], receiver: Node) -> list[Node]:
-    """Nodes that are up and tell of the same file: the least loaded with giving is not known, so that the
-    receiver's own name decides where it begins."""
-    having = [
-        view.standing.node
+def _is_outdated(known: ModelFile, file: NeededFile) -> bool:
+    """Whether its worker has fetched another file of that name, and will replace it."""
+    return known.brought and not _is_same(known, file)
+
+
+def _is_same(known: ModelFile, file: NeededFile) -> bool:
+    """As far as its worker knows it."""
+    another = bool(known.sha256 and file.sha256) and known.sha256 != file.sha256
+    return (known.path, known.size) == (file.path, file.size) and not another
+
+
+@dataclass(frozen=True, slots=True)
+class Giver:
+    node: Node
+    whole: bool  # Else it is fetching the file itself, and gives it on as it comes.
+
+
+def givers(
+    file: NeededFile,
+    nodes: Sequence[ObservedNode],
+    receiver: Node,
+    coming: Sequence[NodeId] = (),
+    takers: Mapping[NodeId, int] = MappingProxyType({}),
+) -> list[Giver]:
+    """Nodes that are up and tell of the same file, and those to which it is `coming`: these began before the
+    receiver, so that no two wait for each other. The one that fewest take it from is the first; between
+    equals the receiver's own name decides."""
+    fetching = {node: place for place, node in enumerate(coming)}
+    found = [
+        Giver(view.standing.node, whole)
         for view in nodes
-        if view.report is not None
-        and view.report.fetches_files  # Of a release that gives as well.
-        and view.standing.node.id != receiver.id
-        and view.standing.node.http_address
-        and is_up(view.standing)
-        and any(one.path == file.path and one.size == file.size for one in view.report.model_files)
+        if _gives(view, receiver) and ((whole := _has(view, file)) or view.standing.node.id in fetching)
     ]
-    having.sort(key=lambda node: node.id)
-    first = next((place for place, node in enumerate(having) if node.id > receiver.id), 0)
-    return [*having[first:], *having[:first]][:_GIVERS_MAX]
+    found.sort(key=lambda one: one.node.id)
+    first = next((place for place, one in enumerate(found) if one.node.id > receiver.id), 0)
+    found = [*found[first:], *found[:first]]
+    # Of a chain its end is the next to take from.
+    found.sort(key=lambda one: (takers.get(one.node.id, 0), not one.whole, -fetching.get(one.node.id, 0)))
+    return found[:_GIVERS_MAX]
+
+
+def _gives(view: ObservedNode, receiver: Node) -> bool:
+    node = view.standing.node
+    gives = view.report is not None and view.report.fetches_files  # Of a release that gives as well.
+    return gives and node.id != receiver.id and bool(node.http_address) and is_up(view.standing)
+
+
+def _has(view: ObservedNode, file: NeededFile) -> bool:
+    return view.report is not None and any(_is_same(one, file) for one in view.report.model_files)
+
+
+def told_by_nodes(config: ModelConfig, nodes: Sequence[ObservedNode]) -> tuple[NeededFile, ...]:
+    """The files of a model that no frontend has, as the first node tells of them that has its own file and
+    knows what is in it. Empty: none does."""
+    named = list(named_files(config))
+    for view in sorted(nodes, key=lambda view: view.standing.node.id):
+        files = () if view.report is None else view.report.model_files
+        found = {file.path: file for name in named for file in files if _belongs(file.path, name)}
+        own = [file for file in found.values() if _belongs(file.path, config.file)]
+        parts = _parts_of(config.file)
+        complete = all(part in found for part in parts) or any(file.path not in parts for file in own)
+        if config.file and own and complete and all(file.sha256 for file in found.values()):
+            return tuple(
+                NeededFile(file.path, file.size, file.sha256, here=False)
+                for _, file in sorted(found.items())
+                if not path_fault(file.path)
+            )
+    return ()
+
+
+def _belongs(path: str, name: str) -> bool:
+    """To a file of that name with all its parts, or to a folder of that name."""
+    return path in _parts_of(name) or path.startswith(f"{name.rstrip('/')}/")
+
+
+def _parts_of(name: str) -> tuple[str, ...]:
+    try:
+        return parts_of(name)
+    except Invalid:  # Named like a part that cannot be: a file of its own.
+        return (name,)
+
+
+Began = tuple[datetime, OpId]
+"""When a load was recorded, and which it is. Nodes take what is on its way from loads that come before their
+own in this order alone, which is the same for all frontends: so no two ever wait for each other."""
+
+
+def began_of(row: Replica) -> Began:
+    return row.created_at or _LONG_AGO, row.op
+
+
+def arrivals_elsewhere(
+    file: NeededFile, rows: Iterable[Replica], files_of: Mapping[str, Sequence[NeededFile]]
+) -> dict[NodeId, Began]:
+    """Nodes to which the file is on its way for loads of any frontend, as their rows tell. `files_of` are the
+    files of models by their names."""
+    return {
+        row.node: began_of(row)
+        for row in rows
+        if row.state is ReplicaState.STAGING
+        and any(_may_be(one, file) for one in files_of.get(row.key.model, ()))
+    }
+
+
+def _may_be(one: NeededFile, file: NeededFile) -> bool:
+    """As far as is known: who takes it asks for its hash."""
+    if one.sha256 and file.sha256:
+        return one.sha256 == file.sha256
+    return (one.path, one.size) == (file.path, file.size)
+
+
+class Arrivals:
+    """Which files are on their way to which nodes, by loads of this frontend; and from whom each of these
+    takes them first."""
+
+    def __init__(self) -> None:
+        self._coming: dict[str, dict[NodeId, NodeId | None]] = {}  # By SHA-256; the giver of each node.
+        self._began: dict[tuple[str, NodeId], Began] = {}
+
+    @contextmanager
+    def of(self, files: Collection[str], node: NodeId, began: Began) -> Iterator[None]:
+        for sha256 in files:
+            self._began.setdefault((sha256, node), began)
+            self._coming.setdefault(sha256, {})[node] = None
+        try:
+            yield
+        finally:
+            for sha256 in files:
+                coming = self._coming.get(sha256, {})
+                coming.pop(node, None)
+                self._began.pop((sha256, node), None)
+                if not coming:
+                    self._coming.pop(sha256, None)
+
+    def before(
+        self, sha256: str, node: NodeId, elsewhere: Mapping[NodeId, Began] = MappingProxyType({})
+    ) -> list[NodeId]:
+        """Those that began before this one, here and `elsewhere`, in their order."""
+        coming = self._coming.get(sha256, ())
+        if node not in coming:
+            return []
+        began = {**elsewhere, **{one: self._began[sha256, one] for one in coming}}
+        return sorted((one for one in began if began[one] < began[node]), key=began.__getitem__)
+
+    def takers(self, sha256: str) -> Mapping[NodeId, int]:
+        """How many take it from each node now."""
+        return Counter(giver for giver in self._coming.get(sha256, {}).values() if giver is not None)
+
+    def takes(self, sha256: str, node: NodeId, giver: NodeId | None) -> None:
+        if node in self._coming.get(sha256, {}):
+            self._coming[sha256][node] = giver
 
 
 def pushable(files: Sequence[NeededFile], peer: Node) -> bool:
     """Whether this frontend can push them to a LocalAI worker: what that has already, only it knows."""
     return bool(files) and bool(peer.http_address) and all(file.here for file in files)
+
+
+def arrived(files: Iterable[NeededFile], report: Report) -> int:
+    """How many bytes of files that it lacks a node has from loads that ended before they had them all. Of a
+    file whose hash was not computed yet, nothing is known to be there."""
+    partial = {one.sha256: one.size for one in report.model_files_partial}
+    sizes = {file.sha256: file.size for file in files if file.sha256}
+    return sum(min(partial.get(sha256, 0), size) for sha256, size in sizes.items())
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +226,7 @@ class CopyPlan:
     size_bytes: int = 0
     source: str = ""  # Who gives it, in words.
     differs: str = ""
+    arrived_bytes: int = 0  # What an earlier load has brought of them.
 
 
 NOTHING_TO_COPY: Final = CopyPlan()
@@ -78,8 +235,8 @@ NOTHING_TO_COPY: Final = CopyPlan()
 def copy_plan(
     files: Sequence[NeededFile], view: ObservedNode, nodes: Sequence[ObservedNode]
 ) -> CopyPlan | None:
-    """None where nothing can be copied to it: it cannot fetch, what it needs is not known, or nobody has
-    it."""
+    """None where nothing can be copied to it: it cannot fetch, or what it needs is not known, or is
+    nowhere."""
     if is_localai(view.standing.node):
         whole = CopyPlan(sum(file.size for file in files), THIS_FRONTEND)
         return whole if pushable(files, view.standing.node) else None
@@ -91,7 +248,9 @@ def copy_plan(
     sources: dict[str, None] = {}
     for file in found.lacking:
         giving = givers(file, nodes, view.standing.node)
-        if not giving and not file.here:
+        source = giving[0].node.name if giving else THIS_FRONTEND if file.here else file.elsewhere
+        if not source:
             return None
-        sources.setdefault(giving[0].name if giving else THIS_FRONTEND)
-    return CopyPlan(sum(file.size for file in found.lacking), " and ".join(sources))
+        sources.setdefault(source)
+    size_bytes = sum(file.size for file in found.lacking)
+    return CopyPlan(size_bytes, " and ".join(sources), arrived_bytes=arrived(found.lacking, view.report))

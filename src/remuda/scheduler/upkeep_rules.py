@@ -276,7 +276,7 @@ class Forget:
     replica: Replica
 
 
-Action = Unload | Forget
+UpkeepAction = Unload | Forget
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,7 +292,7 @@ class UpkeepInputs:
     in_flight: Callable[[ReplicaKey], int]
 
 
-def actions(rows: Iterable[Replica], around: UpkeepInputs) -> list[Action]:
+def actions(rows: Iterable[Replica], around: UpkeepInputs) -> list[UpkeepAction]:
     return [action for row in rows if (action := _action(row, around)) is not None]
 
 
@@ -306,7 +306,7 @@ def idle_next(rows: Iterable[Replica], around: UpkeepInputs) -> datetime | None:
     return min(filter(None, instants), default=None)
 
 
-def _action(row: Replica, around: UpkeepInputs) -> Action | None:
+def _action(row: Replica, around: UpkeepInputs) -> UpkeepAction | None:
     leaves = (row.node, row.key) in around.leaving
     age = timedelta() if row.updated_at is None else around.now - row.updated_at
     match row.state:

@@ -38,7 +38,7 @@ from remuda.wire.backends import (
     InstalledBackend,
 )
 from remuda.wire.codec import decode, encode
-from remuda.wire.files import FilesFetch, FilesFetchReply
+from remuda.wire.files import FilesDrop, FilesDropReply, FilesFetch, FilesFetchReply
 from remuda.wire.models import ModelsRunning, ModelsRunningReply, ModelStop, ModelStopReply, RunningModel
 from remuda.wire.nodes import Report
 
@@ -51,6 +51,7 @@ _INSTALL_MOST: Final = timedelta(seconds=limits.LOAD_WHOLE_S)
 _STOP: Final = timedelta(seconds=30)
 _RUNNING: Final = timedelta(seconds=10)
 _INSTALLED: Final = timedelta(seconds=30)
+_DROP: Final = timedelta(minutes=10)  # Files that have changed are hashed before they are kept.
 
 
 class BusWorker:
@@ -76,6 +77,9 @@ class BusWorker:
 
     async def fetch_files(self, node: NodeId, request: FilesFetch) -> FilesFetchReply:
         return await self._ask(subjects.files_fetch(node), request, _INSTALL_MOST, FilesFetchReply)
+
+    async def drop_files(self, node: NodeId, request: FilesDrop) -> FilesDropReply:
+        return await self._ask(subjects.files_drop(node), request, _DROP, FilesDropReply)
 
     async def _ask(self, subject: str, request: BaseModel, limit: timedelta, reply: type[M]) -> M:
         return decode(reply, await self._bus.request(subject, encode(request), limit))

@@ -22,7 +22,7 @@ from remuda.core.errors import Invalid, NodeUnreachable, PeerFailed
 from remuda.core.os_errors import os_reason
 from remuda.core.reach import host_and_port
 from remuda.host.outbound import NodeResolver
-from remuda.staging import limits
+from remuda.staging import push_rules as limits
 from remuda.staging.push_rules import RemoteState, is_again, remote_state, start_of
 
 log = structlog.get_logger(__name__)
@@ -79,16 +79,19 @@ class PushedFile:
 class FilePusher:
     """Opened by `open_pusher`."""
 
-    def __init__(self, session: aiohttp.ClientSession, entropy: Entropy) -> None:
+    def __init__(
+        self, session: aiohttp.ClientSession, entropy: Entropy, patience_s: float | None = None
+    ) -> None:
         self._session = session
         self._entropy = entropy
+        self._patience_s = patience_s
 
     async def push(
         self, file: LocalFile, server: FileServerAddress, key: str, on_size: OnSize = lambda _: None
     ) -> PushedFile:
         """Have the file on the worker. FileRefused when it will not take it, NodeUnreachable when nothing has
         moved for too long, Invalid when the file is no longer what it was said to be."""
-        push = _Push(file, server, key, on_size)
+        push = _Push(file, server, key, on_size, self._patience_s or limits.WITHOUT_PROGRESS_S)
         while True:
             push.clock = anyio.CancelScope()
             try:
@@ -146,8 +149,11 @@ class FilePusher:
 class _Push:
     """One file on its way, and how far it is."""
 
-    def __init__(self, file: LocalFile, server: FileServerAddress, key: str, on_size: OnSize) -> None:
+    def __init__(
+        self, file: LocalFile, server: FileServerAddress, key: str, on_size: OnSize, patience_s: float
+    ) -> None:
         self.file = file
+        self._patience_s = patience_s
         self.server = server
         self.key = key
         self.url = server.url(key)
@@ -168,10 +174,10 @@ class _Push:
         self.on_size(size)
 
     def check_patience(self) -> None:
-        if anyio.current_time() - self._moved_at >= limits.WITHOUT_PROGRESS_S:
+        if anyio.current_time() - self._moved_at >= self._patience_s:
             raise NodeUnreachable(
                 f"{self.key} cannot be sent to {self.server.node} at {self.server.address}: {self.trouble}; "
-                f"nothing moved for {limits.WITHOUT_PROGRESS_S:.0f} s",
+                f"nothing moved for {self._patience_s:.0f} s",
                 hint="check that its worker runs and that this port is open to the frontend",
             )
 
@@ -206,8 +212,9 @@ class _Push:
 
 
 @asynccontextmanager
-async def open_pusher(entropy: Entropy) -> AsyncIterator[FilePusher]:
-    """Requests carry a node's token: redirects are not followed, and addresses are checked."""
+async def open_pusher(entropy: Entropy, patience_s: float | None = None) -> AsyncIterator[FilePusher]:
+    """Requests carry a node's token: redirects are not followed, and addresses are checked. `patience_s`: a
+    push that gets no further for so long is given up."""
     async with aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(
             resolver=NodeResolver(), limit=limits.CONNECTIONS_MAX, force_close=True
@@ -216,7 +223,7 @@ async def open_pusher(entropy: Entropy) -> AsyncIterator[FilePusher]:
         auto_decompress=False,
         timeout=aiohttp.ClientTimeout(total=None, sock_connect=limits.CONNECT_S),
     ) as session:
-        yield FilePusher(session, entropy)
+        yield FilePusher(session, entropy, patience_s)
 
 
 async def _bounded(reply: aiohttp.ClientResponse) -> bytes:
@@ -240,8 +247,8 @@ def _local_path(push: _Push, body: bytes) -> str:
 
 
 def _refused(push: _Push, status: int, body: bytes) -> FileRefused:
-    said = body.decode(errors="replace").strip()[: limits.WORDS_CHARS_MAX]
-    words = f"HTTP {status}: {said}" if said else f"HTTP {status}"
+    answer_text = body.decode(errors="replace").strip()[: limits.WORDS_CHARS_MAX]
+    words = f"HTTP {status}: {answer_text}" if answer_text else f"HTTP {status}"
     hint = "check the token that its worker was started with" if status == _UNAUTHORIZED else ""
     return FileRefused(f"{push.server.node} refused {push.key} ({words})", hint=hint)
 

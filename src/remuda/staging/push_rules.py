@@ -1,24 +1,28 @@
-"""The client's side of the contract's section 7: keys, where an upload begins, and what follows from each
-answer. Pure."""
+"""The client's side of the contract's section 7: where an upload begins, what follows from each
+answer, and bounds. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import PurePosixPath
+from datetime import timedelta
 from typing import Final
 
-from remuda.core.errors import Invalid
+from remuda.core.retry import Backoff
+
+# What moves bytes is never cut off.
+CONNECT_S: Final = 10.0
+STALL_S: Final = 60.0  # Of one request: a worker that takes no byte for so long.
+ANSWER_S: Final = 60.0  # For an answer; a worker that must read a file for it gets more.
+ANSWER_S_PER_GIB: Final = 20.0
+WITHOUT_PROGRESS_S: Final = 300.0  # A push that gets no further for so long is given up.
+BACKOFF: Final = Backoff(first=timedelta(seconds=1), most=timedelta(seconds=30), jitter=0.2)
+READ_BYTES: Final = 1 << 20
+ANSWER_BYTES_MAX: Final = 64 << 10
+WORDS_CHARS_MAX: Final = 300
+CONNECTIONS_MAX: Final = 64
 
 _OK: Final = 200
 _MISSING: Final = 404
 _AGAIN: Final = (308, 416)  # 308 is no redirect here: there is more to come.
-
-
-def model_key(tracking_key: str, path: str) -> str:
-    """The key of a model's file; `path` is relative to the frontend's folder of models."""
-    parts = PurePosixPath(path).parts
-    if not tracking_key or not parts or path.startswith("/") or ".." in parts:
-        raise Invalid(f"{path!r} is not a path below the folder of models")
-    return f"models/{tracking_key}/{'/'.join(parts)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +51,7 @@ def remote_state(status: int, headers: Mapping[str, str]) -> RemoteState | None:
 
 
 def start_of(there: RemoteState, sha256: str, total: int) -> int:
-    """Where the upload goes on."""
+    """The offset at which the upload resumes."""
     return there.size if there.target == sha256 and there.size < total else 0
 
 

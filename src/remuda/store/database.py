@@ -30,7 +30,7 @@ from remuda.store.connections import (
 from remuda.store.schema import MIN_COMPATIBLE_VERSION, SCHEMA_VERSION, schema_info
 
 T = TypeVar("T")
-Work = Callable[[Connection, datetime], T]
+Transaction = Callable[[Connection, datetime], T]
 """One whole transaction, given its connection and the database's `now`. It may be run a second time after
 its first run was rolled back, so it must do nothing that a roll-back does not undo."""
 
@@ -46,12 +46,12 @@ class Database:
         """Which database this is, for people: its path, or its URL without the password."""
         return self._connections.name
 
-    async def transact(self, work: Work[T]) -> T:
+    async def transact(self, work: Transaction[T]) -> T:
         """Run `work` in one transaction. What it raises rolls back and reaches the caller; StoreUnusable
         when the database does not answer, in which case the work may or may not have been done."""
         return await self._run(self._connections.writing, self._writers, work, limits.STORE_CALL_S)
 
-    async def read(self, work: Work[T]) -> T:
+    async def read(self, work: Transaction[T]) -> T:
         """Run `work`, which must not write, on one consistent snapshot."""
         return await self._run(self._connections.reading, self._readers, work, limits.STORE_CALL_S)
 
@@ -63,7 +63,7 @@ class Database:
         with anyio.CancelScope(shield=True), anyio.move_on_after(limits.STORE_CALL_S):
             await to_thread.run_sync(self._connections.pool.dispose, abandon_on_cancel=True)
 
-    async def _run(self, engine: Engine, limiter: CapacityLimiter, work: Work[T], limit_s: float) -> T:
+    async def _run(self, engine: Engine, limiter: CapacityLimiter, work: Transaction[T], limit_s: float) -> T:
         call = _Call()
         try:
             with anyio.fail_after(limit_s):
@@ -75,7 +75,7 @@ class Database:
         finally:
             call.give_up()
 
-    def _run_in_thread(self, engine: Engine, work: Work[T], call: "_Call") -> T:
+    def _run_in_thread(self, engine: Engine, work: Transaction[T], call: "_Call") -> T:
         with translated(self.name):
             try:
                 return self._run_once(engine, work, call)
@@ -87,7 +87,7 @@ class Database:
                 # The connection had died in the pool: the second look gets a live one.
             return self._run_once(engine, work, call)
 
-    def _run_once(self, engine: Engine, work: Work[T], call: "_Call") -> T:
+    def _run_once(self, engine: Engine, work: Transaction[T], call: "_Call") -> T:
         with (
             engine.connect() as connection,
             call.holding(self._connections.socket(connection)),

@@ -124,7 +124,7 @@ PROBES = Findings(command_probes, _probe, lambda probe: {})
 
 Decide = Callable[[KnownName], Decision]
 Succeed = Callable[[Node, Fleet], Supersede]
-Change = Callable[[Node], Node]
+NodeChange = Callable[[Node], Node]
 KeysOf = Callable[[NodeId], Sequence[str]]
 
 # Built once: these run again and again.
@@ -159,12 +159,14 @@ class SqlFleetStore:
     async def invite(self, name: str, nonce: str, note: Note) -> str:
         return await self._database.transact(lambda c, now: _invite(c, now, name, nonce, note))
 
-    async def withdraw_invite(self, name: str, change: Change, keys_of: KeysOf, note: Note) -> Node | None:
+    async def withdraw_invite(
+        self, name: str, change: NodeChange, keys_of: KeysOf, note: Note
+    ) -> Node | None:
         return await self._database.transact(
             lambda c, now: _withdraw_invite(c, now, name, change, keys_of, note)
         )
 
-    async def amend(self, node_id: NodeId, change: Change, note: Note | None = None) -> Node:
+    async def amend(self, node_id: NodeId, change: NodeChange, note: Note | None = None) -> Node:
         return await self._database.transact(lambda c, now: _amend(c, now, node_id, change, note))
 
     async def remove(self, node_id: NodeId, note: Note, revoke: Sequence[str] = ()) -> Node:
@@ -308,7 +310,7 @@ def _names(connection: Connection) -> list[str]:
 
 
 def _withdraw_invite(
-    connection: Connection, now: datetime, name: str, change: Change, keys_of: KeysOf, note: Note
+    connection: Connection, now: datetime, name: str, change: NodeChange, keys_of: KeysOf, note: Note
 ) -> Node | None:
     if connection.execute(delete(invites).where(invites.c.name == name)).rowcount == 0:
         raise NotFound(f"there is no invite for a node named {name!r}")
@@ -323,7 +325,9 @@ def _withdraw_invite(
     return node
 
 
-def _amend(connection: Connection, now: datetime, node_id: NodeId, change: Change, note: Note | None) -> Node:
+def _amend(
+    connection: Connection, now: datetime, node_id: NodeId, change: NodeChange, note: Note | None
+) -> Node:
     known = lock_node(connection, node_id)
     node = change(replace(known, updated_at=now))
     update_node(connection, known, node)

@@ -42,11 +42,10 @@ from remuda.fleet.model import (
     StoredReport,
 )
 from remuda.fleet.registration import Pending
-from remuda.store.schema import command_probes, hearing_spans, node_dials, node_labels, nodes
+from remuda.store.schema import ColumnValues, command_probes, hearing_spans, node_dials, node_labels, nodes
 
-Labels = Mapping[str, Label]
-Values = Mapping[str, object]
-Found = Row[tuple[object]]
+StoredLabels = Mapping[str, Label]
+NodeTableRow = Row[tuple[object]]
 
 # Built once: with this many columns, building a statement costs more than running it.
 _NODES = select(nodes)
@@ -89,7 +88,9 @@ class KnownNodes:
     """All nodes, time and again. Building one costs more than seeing that its row is as it was."""
 
     def __init__(self) -> None:
-        self._known: dict[str, tuple[Found, Labels, Node]] = {}  # Replaced as a whole: threads read at once.
+        self._known: dict[
+            str, tuple[NodeTableRow, StoredLabels, Node]
+        ] = {}  # Replaced as a whole: threads read at once.
 
     def read(self, connection: Connection) -> list[Node]:
         before, now = self._known, {}
@@ -103,7 +104,9 @@ class KnownNodes:
         return [node for _, _, node in now.values()]
 
 
-def read_nodes(connection: Connection, which: NodeQuery, values: Values, *, lock: bool = False) -> list[Node]:
+def read_nodes(
+    connection: Connection, which: NodeQuery, values: ColumnValues, *, lock: bool = False
+) -> list[Node]:
     """The nodes of these values; with `lock` they stay as read until the transaction ends."""
     rows = connection.execute(which.locked if lock else which.rows, values).all()
     labels = _labels(connection, which.labels, values)
@@ -111,8 +114,8 @@ def read_nodes(connection: Connection, which: NodeQuery, values: Values, *, lock
 
 
 def _labels(
-    connection: Connection, wanted: Select[Any], values: Values | None = None
-) -> Mapping[str, Labels]:
+    connection: Connection, wanted: Select[Any], values: ColumnValues | None = None
+) -> Mapping[str, StoredLabels]:
     labels: defaultdict[str, dict[str, Label]] = defaultdict(dict)
     for node_id, key, value, source in connection.execute(wanted, values).all():
         labels[node_id][key] = _label(value, source)
@@ -168,7 +171,7 @@ def update_heard(connection: Connection, beaten: Iterable[Node]) -> None:
         connection.execute(_UPDATE, changes)
 
 
-def _replace_labels(connection: Connection, node_id: NodeId, old: Labels, new: Labels) -> None:
+def _replace_labels(connection: Connection, node_id: NodeId, old: StoredLabels, new: StoredLabels) -> None:
     stale = [key for key, label in old.items() if new.get(key) != label]
     fresh = [
         {"node_id": node_id, "key": key, "value": label.value, "source": label.source}
@@ -181,7 +184,7 @@ def _replace_labels(connection: Connection, node_id: NodeId, old: Labels, new: L
         connection.execute(_INSERT_LABELS, fresh)
 
 
-def _columns(node: Node) -> Values:
+def _columns(node: Node) -> ColumnValues:
     return {
         "id": node.id,
         "name": node.name,
@@ -193,6 +196,7 @@ def _columns(node: Node) -> Values:
         "version": node.version,
         "vram_budget": node.vram_budget,
         "vram_budget_override": node.vram_budget_override,
+        "files_budget_override": node.files_budget_override,
         "max_replicas": node.max_replicas,
         "max_replicas_override": node.max_replicas_override,
         "approved": node.approved,
@@ -210,7 +214,7 @@ def _columns(node: Node) -> Values:
     }
 
 
-def _bus_trouble_columns(trouble: StoredBusTrouble | None) -> Values:
+def _bus_trouble_columns(trouble: StoredBusTrouble | None) -> ColumnValues:
     return {
         "bus_trouble_boot_id": None if trouble is None else trouble.boot_id,
         "bus_trouble_sequence": None if trouble is None else trouble.sequence,
@@ -220,7 +224,7 @@ def _bus_trouble_columns(trouble: StoredBusTrouble | None) -> Values:
     }
 
 
-def _heard_columns(node: Node) -> Values:
+def _heard_columns(node: Node) -> ColumnValues:
     report = node.report
     return {
         "departed": node.departed,
@@ -241,7 +245,7 @@ def _label(value: str, source: str) -> Label:
     return Label(value, LabelSource(source))
 
 
-def _node(row: Row[tuple[object]], labels: Labels) -> Node:
+def _node(row: Row[tuple[object]], labels: StoredLabels) -> Node:
     return Node(
         id=NodeId(row.id),
         name=row.name,
@@ -254,6 +258,7 @@ def _node(row: Row[tuple[object]], labels: Labels) -> Node:
         resources=_resources(row),
         vram_budget=row.vram_budget,
         vram_budget_override=row.vram_budget_override,
+        files_budget_override=row.files_budget_override,
         max_replicas=row.max_replicas,
         max_replicas_override=row.max_replicas_override,
         approved=row.approved,

@@ -15,12 +15,12 @@ from remuda.core.batching import Batcher, BatchLimits
 from remuda.core.errors import RemudaError
 from remuda.core.ids import BootId, FrontendId, NodeId
 from remuda.fleet.verdicts import BackendInventory
-from remuda.ops.model import Operation, OpId, Outcome, Step, Wish
+from remuda.ops.model import AttemptKey, Operation, OpId, Outcome, Step, Wish
 from remuda.ops.ports import Filter, Live, Progress, Submitted, View
 from remuda.store import ops_attempts, ops_intents, ops_views
 from remuda.store.connections import unusable
-from remuda.store.database import Database, Work
-from remuda.store.ops_attempts import AttemptKey, RequestHolder
+from remuda.store.database import Database, Transaction
+from remuda.store.ops_attempts import RequestHolder
 from remuda.store.ops_intents import Wished
 from remuda.store.ops_views import KnownSteps
 from remuda.wire.nodes import InstalledArtifact
@@ -120,7 +120,7 @@ class SqlOpStore:
             lambda c, now: ops_views.changed_since(c, change, limit, self._known)
         )
 
-    async def _change(self, work: Work[T]) -> T:
+    async def _change(self, work: Transaction[T]) -> T:
         async with self._next_turn():
             return await self._database.transact(work)
 

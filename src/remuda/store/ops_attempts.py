@@ -12,6 +12,7 @@ from remuda.core.errors import Problem
 from remuda.core.ids import BootId, FrontendId, NodeId
 from remuda.ops.model import (
     FRONTENDS,
+    AttemptKey,
     DoneWithNote,
     Ending,
     Kind,
@@ -58,7 +59,6 @@ _LET_GO = (
 _FORGET = delete(attempts).where(*_OF_STEP, attempts.c.number <= bindparam("row_number"))
 
 Held = Row[tuple[object]]
-AttemptKey = tuple[OpId, NodeId, int]
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 default, so a field that is added to such a value needs one."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Annotated, Final, TypeVar
@@ -11,6 +12,7 @@ from sqlalchemy import Dialect, Text, TypeDecorator
 
 from remuda.core.ids import ReplicaKey
 from remuda.ops.model import ModelSpec, ReplicaTarget, Source, UnloadCause, UnloadReason
+from remuda.ops.reasons import StepCause, StepReason, because, reason_in_words
 
 T = TypeVar("T")
 
@@ -98,6 +100,35 @@ def _by_words(words: str) -> UnloadReason:
     if words.startswith(_ROOM_FOR) and index.isdecimal():
         return UnloadReason(UnloadCause.MAKES_ROOM, for_replica=ReplicaKey(model, int(index)))
     return UnloadReason(UnloadCause.UNKNOWN, text=words)
+
+
+# Why steps wait, or how they ended. Here, too, the words are kept beside it.
+
+
+@dataclass(frozen=True, slots=True)
+class StoredStepReason:
+    cause: str
+    details: tuple[str, ...] = ()
+
+
+_STEP_CAUSES: Final = frozenset(cause.value for cause in StepCause)
+
+
+def stored_step_reason(why: StepReason | None) -> StoredStepReason | None:
+    if why is None or why.cause is StepCause.OTHER:
+        return None
+    return StoredStepReason(why.cause, why.details)
+
+
+@lru_cache(_VALUES_KEPT)
+def step_reason_of(words: str, stored: StoredStepReason | None) -> StepReason | None:
+    """As for unloads: what is stored counts where it says the same as the words."""
+    if stored is not None and stored.cause in _STEP_CAUSES:
+        with suppress(IndexError):  # A later release may give it more details.
+            typed = because(StepCause(stored.cause), *stored.details)
+            if str(typed) == words:
+                return typed
+    return reason_in_words(words)
 
 
 # What operations are about.

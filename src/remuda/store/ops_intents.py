@@ -23,8 +23,9 @@ from remuda.ops.concurrency import (
     woken,
 )
 from remuda.ops.external_sources import as_named_now
-from remuda.ops.model import Kind, Operation, OpId, RollOut, Step, Wish
+from remuda.ops.model import Kind, Operation, OpId, RollOut, Step, StepKey, Wish
 from remuda.ops.ports import Submitted, View
+from remuda.ops.reasons import StepCause, because
 from remuda.store import ops_views
 from remuda.store.ops_codec import StoredSource, stored_source
 from remuda.store.ops_rows import (
@@ -84,7 +85,6 @@ def _insert_joined(connection: Connection, now: datetime, joined: Mapping[str, O
         connection.execute(_FORGET, {"op": op, "most": limits.JOINED_KEYS_KEPT_MAX})
 
 
-Key = tuple[OpId, NodeId]
 WithSteps = tuple[Operation, list[Step]]
 Query = Select[tuple[object]]
 
@@ -147,8 +147,8 @@ class _Meeting:
         self._unended = _opposed(connection, {one.kind for one in operations})
         self._last_asked: datetime | None = connection.scalar(_LAST_ASKED)
         self._new: dict[OpId, Operation] = {}
-        self._steps: dict[Key, Step] = {}  # Of the new ones.
-        self._marked: dict[Key, Step] = {}  # Of others.
+        self._steps: dict[StepKey, Step] = {}  # Of the new ones.
+        self._marked: dict[StepKey, Step] = {}  # Of others.
 
     def take(self, one: Wished) -> OpId | Conflict:
         """The operation that stands for this wish: one that is there, or its own."""
@@ -174,7 +174,7 @@ class _Meeting:
             self._joined[key] = self._by_key[key] = known_as
         current = (self._steps.get(step.key) or self._marked.get(step.key) or step for step in its_steps)
         again = [
-            replace(afresh, reason=f"asked for again by {wished.asked_by}")
+            replace(afresh, why=because(StepCause.ASKED_AGAIN, wished.asked_by))
             for step in current
             if not step.kind.of_replica and (afresh := wished_again(step, steps[step.node])) != step
         ]
@@ -210,9 +210,9 @@ class _Meeting:
         return [met for node in tuple(nodes) for met in self._unended[node].values()]
 
     def _wake(self, wished: Operation, new: Sequence[Step]) -> None:
-        reason = f"asked for again by {wished.asked_by}"
+        why = because(StepCause.ASKED_AGAIN, wished.asked_by)
         others = self._from_same_source(wished, Wish.RUN)
-        self._mark([replace(step, reason=reason) for step in woken(others, new)])
+        self._mark([replace(step, why=why) for step in woken(others, new)])
 
     def _from_same_source(self, wished: Operation, *wishes: Wish) -> list[Step]:
         """The steps of operations from its source as they are now: of all, or only of those so wished."""
@@ -293,10 +293,10 @@ def _alike(
     return alike
 
 
-def _opposed(connection: Connection, kinds: Iterable[Kind]) -> defaultdict[NodeId, dict[Key, Step]]:
+def _opposed(connection: Connection, kinds: Iterable[Kind]) -> defaultdict[NodeId, dict[StepKey, Step]]:
     """What is not over of the operations that want the opposite of these kinds, by node."""
     found = _operations(connection, _OPPOSED, opposites(kinds))
-    unended = defaultdict[NodeId, dict[Key, Step]](dict)
+    unended = defaultdict[NodeId, dict[StepKey, Step]](dict)
     for batch in batches(one.id for one in found):
         for step in to_steps(connection.execute(_UNENDED, {"values": batch}).all(), found):
             unended[step.node][step.key] = step
@@ -363,7 +363,7 @@ def retry(
         )
     known = to_steps(connection.execute(_STEPS_OF_OP, {"op": op}).all(), [operation])
     again = [
-        replace(afresh, reason=f"asked for again by {by}")
+        replace(afresh, why=because(StepCause.ASKED_AGAIN, by))
         for step in known
         if (nodes is None or step.node in nodes) and (afresh := asked_again(step)) != step
     ]

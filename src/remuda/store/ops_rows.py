@@ -1,7 +1,7 @@
 """Operations and steps as rows: reading and writing them, with the numbers of their changes. Whoever has
 seen all operations up to one number misses nothing by asking for what comes after it."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from datetime import datetime
 from itertools import islice
@@ -14,11 +14,17 @@ from remuda.core.errors import NotFound
 from remuda.core.ids import BootId, NodeId
 from remuda.ops.model import Kind, Operation, OpId, Stage, State, Step, Wish
 from remuda.ops.ports import View
-from remuda.store.ops_codec import StoredSource, source_of, stored_source, target_of
-from remuda.store.schema import change_count, nodes, operations, steps
+from remuda.store.ops_codec import (
+    StoredSource,
+    source_of,
+    step_reason_of,
+    stored_source,
+    stored_step_reason,
+    target_of,
+)
+from remuda.store.schema import ColumnValues, change_count, nodes, operations, steps
 
 T = TypeVar("T")
-Values = Mapping[str, object]
 
 LIVE: Final = operations.c.finished_at.is_(None)
 OF_LIVE: Final = steps.c.op_id.in_(select(operations.c.id).where(LIVE))
@@ -128,7 +134,7 @@ def to_operation(row: Row[tuple[object]]) -> Operation:
     )
 
 
-def _operation_columns(operation: Operation) -> Values:
+def _operation_columns(operation: Operation) -> ColumnValues:
     return {
         "kind": operation.kind,
         "backend": operation.source.backend,
@@ -156,7 +162,7 @@ def insert_steps(connection: Connection, now: datetime, of: Iterable[View]) -> N
         connection.execute(_INSERT_STEP, [_step_columns(operation, step, now) for operation, step in batch])
 
 
-def _step_columns(operation: Operation, step: Step, now: datetime) -> Values:
+def _step_columns(operation: Operation, step: Step, now: datetime) -> ColumnValues:
     assert (step.op, step.kind) == (operation.id, operation.kind), "a step serves its operation"
     return {
         "op_id": step.op,
@@ -223,14 +229,14 @@ def to_step(row: Row[tuple[object]], operation: Operation) -> Step:
         answer_by=row.answer_by,
         wait_until=row.wait_until,
         problem=row.problem,
-        reason=row.reason,
+        why=step_reason_of(row.reason, row.cause),
         replaced_by=None if row.replaced_by is None else OpId(row.replaced_by),
         version=row.version,
         listed_before=row.listed_before,
     )
 
 
-def _changing_columns(step: Step, now: datetime) -> Values:
+def _changing_columns(step: Step, now: datetime) -> ColumnValues:
     return {
         "state": step.state,
         "stage": step.stage,
@@ -244,6 +250,7 @@ def _changing_columns(step: Step, now: datetime) -> Values:
         "wait_until": step.wait_until,
         "problem": step.problem,
         "reason": step.reason,
+        "cause": stored_step_reason(step.why),
         "replaced_by": step.replaced_by,
         "listed_before": step.listed_before,
         "ended_at": now if step.state.final else None,

@@ -9,8 +9,8 @@ from sqlalchemy import ColumnElement, Connection, Row, and_, bindparam, func, or
 
 from remuda.core.ids import BootId, NodeId
 from remuda.fleet.verdicts import BackendInventory
-from remuda.ops.model import Attempt, Kind, Operation, OpId, Stage, State, Step
-from remuda.ops.ports import Filter, Live, Progress, Request, View
+from remuda.ops.model import Attempt, Kind, Operation, OpId, Stage, State, Step, StepKey
+from remuda.ops.ports import Filter, Live, OpenRequest, Progress, View
 from remuda.store.ops_attempts import AT_WORK, ending_of
 from remuda.store.ops_rows import (
     LIVE,
@@ -23,8 +23,7 @@ from remuda.store.ops_rows import (
 )
 from remuda.store.schema import attempts, node_inventories, operations, steps
 
-Key = tuple[OpId, NodeId]
-Mark = Row[tuple[object]]
+StepMark = Row[tuple[object]]
 """A row with the `op_id`, `node` and `version` of a step."""
 
 _BY_KEY: Final = select(steps).where(
@@ -37,9 +36,11 @@ class KnownSteps:
     """Whatever is written about a step gives it another version, so that the version says all."""
 
     def __init__(self) -> None:
-        self._known: dict[Key, Step] = {}  # Replaced as a whole: several threads read at once.
+        self._known: dict[StepKey, Step] = {}  # Replaced as a whole: several threads read at once.
 
-    def read(self, connection: Connection, marks: Sequence[Mark], of: Mapping[OpId, Operation]) -> list[Step]:
+    def read(
+        self, connection: Connection, marks: Sequence[StepMark], of: Mapping[OpId, Operation]
+    ) -> list[Step]:
         """The steps of these marks, in their order. `of` are the operations that they belong to."""
         known = self._known
         unknown = [
@@ -56,7 +57,7 @@ class KnownSteps:
         self._known = {key: step for key, step in self._known.items() if step.op in of}
 
 
-def _read(connection: Connection, keys: Sequence[Key], of: Mapping[OpId, Operation]) -> list[Step]:
+def _read(connection: Connection, keys: Sequence[StepKey], of: Mapping[OpId, Operation]) -> list[Step]:
     return [
         to_step(row, of[OpId(row.op_id)])
         for batch in batches(keys)
@@ -64,7 +65,7 @@ def _read(connection: Connection, keys: Sequence[Key], of: Mapping[OpId, Operati
     ]
 
 
-Found = Row[tuple[object]]
+StepTableRow = Row[tuple[object]]
 
 _OF_STEP: Final = and_(  # The attempt that a step is at, or ended with.
     attempts.c.op_id == steps.c.op_id,
@@ -123,8 +124,8 @@ def live(connection: Connection, now: datetime, known: KnownSteps) -> Live:
     return Live(now, tuple(found.values()), tuple(own), requests, listed, ended_at)
 
 
-def _request(step: Step, row: Found) -> Request:
-    return Request(
+def _request(step: Step, row: StepTableRow) -> OpenRequest:
+    return OpenRequest(
         op=step.op,
         node=step.node,
         attempt=step.attempt,
@@ -139,7 +140,7 @@ def inventories(connection: Connection) -> tuple[BackendInventory, ...]:
     return tuple(map(_inventory, connection.execute(select(node_inventories))))
 
 
-def _inventory(row: Found) -> BackendInventory:
+def _inventory(row: StepTableRow) -> BackendInventory:
     return BackendInventory(NodeId(row.node_id), BootId(row.boot), row.listed_at, row.backends)
 
 
@@ -217,7 +218,9 @@ def changed_since(
     return _assembled(found, of, steps), latest_change(connection)
 
 
-def _views(connection: Connection, found: Sequence[Found], lines: Sequence[Attempt] = ()) -> list[View]:
+def _views(
+    connection: Connection, found: Sequence[StepTableRow], lines: Sequence[Attempt] = ()
+) -> list[View]:
     of = {OpId(row.id): to_operation(row) for row in found}
     rows = (
         (to_step(row, of[OpId(row.op_id)]), row.progress)
@@ -228,7 +231,7 @@ def _views(connection: Connection, found: Sequence[Found], lines: Sequence[Attem
 
 
 def _assembled(
-    found: Sequence[Found],
+    found: Sequence[StepTableRow],
     of: Mapping[OpId, Operation],
     steps: Iterable[tuple[Step, Progress | None]],
     lines: Sequence[Attempt] = (),
@@ -245,7 +248,7 @@ def _assembled(
     ]
 
 
-def _attempt(row: Found) -> Attempt:
+def _attempt(row: StepTableRow) -> Attempt:
     return Attempt(
         op=OpId(row.op_id),
         node=NodeId(row.node),

@@ -21,8 +21,9 @@ from remuda.store.connections import unusable
 from remuda.store.database import Database
 from remuda.store.ops_codec import reason_of, stored_reason
 from remuda.store.ops_intents import Wished
-from remuda.store.ops_rows import Values, batches, take_turn
+from remuda.store.ops_rows import batches, take_turn
 from remuda.store.schema import (
+    ColumnValues,
     api_keys,
     models,
     nodes,
@@ -46,6 +47,9 @@ class SqlModelStore:
 
     async def put_model(self, model: StoredModel) -> StoredModel:
         return await self._database.transact(lambda c, now: _put(c, now, model))
+
+    async def put_new(self, model: StoredModel) -> StoredModel | None:
+        return await self._database.transact(lambda c, now: _put_new(c, now, model))
 
     async def put_from_file(self, model: StoredModel) -> StoredModel | None:
         return await self._database.transact(lambda c, now: _put_from_file(c, now, model))
@@ -75,7 +79,8 @@ def _models(connection: Connection) -> list[StoredModel]:
     return [_model(row) for row in connection.execute(select(models).order_by(models.c.name)).all()]
 
 
-def _put(connection: Connection, now: datetime, model: StoredModel) -> StoredModel:
+def _is_known(connection: Connection, model: StoredModel) -> bool:
+    """Conflict when another's name is the same on a subject."""
     alike = select(models.c.name).where(models.c.subject_token == token(model.name))
     known = connection.scalar(alike.with_for_update())
     if known is not None and known != model.name:
@@ -83,12 +88,26 @@ def _put(connection: Connection, now: datetime, model: StoredModel) -> StoredMod
             f"the model {model.name!r} would have the same name on the bus as {known!r}",
             hint="choose a name that differs in more than dots and spaces, or remove the other model",
         )
+    return known is not None
+
+
+def _put(connection: Connection, now: datetime, model: StoredModel) -> StoredModel:
+    if not _is_known(connection, model):
+        return _insert(connection, now, model)
     columns = {"text": model.text, "revision": model.revision, "origin": model.origin, "updated_at": now}
-    if known is None:
-        connection.execute(insert(models).values(name=model.name, subject_token=token(model.name), **columns))
-    else:
-        connection.execute(update(models).where(models.c.name == model.name).values(**columns))
+    connection.execute(update(models).where(models.c.name == model.name).values(**columns))
     return replace(model, updated_at=now)
+
+
+def _insert(connection: Connection, now: datetime, model: StoredModel) -> StoredModel:
+    columns = {"text": model.text, "revision": model.revision, "origin": model.origin, "updated_at": now}
+    connection.execute(insert(models).values(name=model.name, subject_token=token(model.name), **columns))
+    return replace(model, updated_at=now)
+
+
+def _put_new(connection: Connection, now: datetime, model: StoredModel) -> StoredModel | None:
+    # Looked for once: another insert after this look makes ours fail, and the transaction begins again.
+    return None if _is_known(connection, model) else _insert(connection, now, model)
 
 
 def _put_from_file(connection: Connection, now: datetime, model: StoredModel) -> StoredModel | None:
@@ -174,7 +193,7 @@ def _put_installed(
     op: OpId,
     attempt: int,
 ) -> StoredModel | None:
-    take_turn(connection)  # From here on nobody takes the attempt away.
+    take_turn(connection)  # From here on no other takes the attempt away.
     if connection.scalar(_AT_IT, {"op": op, "attempt": attempt}) is None:
         return None
     found = connection.execute(
@@ -410,7 +429,7 @@ def _in_order(key: ReplicaKey) -> tuple[str, int]:
     return key.model, key.index
 
 
-def _row_of(key: ReplicaKey) -> Values:
+def _row_of(key: ReplicaKey) -> ColumnValues:
     return {"row_model": key.model, "row_number": key.index}
 
 
@@ -442,7 +461,7 @@ def _replica(row: Row[tuple[object]]) -> Replica:
     )
 
 
-def _columns(replica: Replica) -> Values:
+def _columns(replica: Replica) -> ColumnValues:
     return {
         "model": replica.key.model,
         "number": replica.key.index,
@@ -453,7 +472,7 @@ def _columns(replica: Replica) -> Values:
     }
 
 
-def _changing_columns(replica: Replica) -> Values:
+def _changing_columns(replica: Replica) -> ColumnValues:
     return {
         "state": replica.state,
         "op_id": replica.op,
@@ -473,5 +492,5 @@ def _changing_columns(replica: Replica) -> Values:
     }
 
 
-def _why_columns(why: UnloadReason | None) -> Values:
+def _why_columns(why: UnloadReason | None) -> ColumnValues:
     return {"why": "" if why is None else str(why), "reason": stored_reason(why)}

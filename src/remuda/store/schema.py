@@ -1,5 +1,6 @@
 """The tables, as this release knows them. How they came about stands in `migrations`; a test compares."""
 
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 
 from sqlalchemy import (
@@ -24,14 +25,17 @@ from remuda.fleet.model import Claim
 from remuda.models.files import Manifest
 from remuda.ops.model import Goal, Installation, RollOut
 from remuda.ops.ports import Progress
-from remuda.store.ops_codec import Document, StoredReason, StoredSource
+from remuda.store.ops_codec import Document, StoredReason, StoredSource, StoredStepReason
 from remuda.wire.nodes import InstalledArtifact
 
-SCHEMA_VERSION = 19
+SCHEMA_VERSION = 21
 """What this release writes. Counts up with each migration."""
 
 MIN_COMPATIBLE_VERSION = 1
 """The oldest release that still works with what this one writes; older ones refuse the database."""
+
+ColumnValues = Mapping[str, object]
+"""Of one row, by the names of its columns."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -76,6 +80,7 @@ nodes = Table(
     Column("capability", Text, nullable=False),
     Column("vram_budget", Text, nullable=False),
     Column("vram_budget_override", Text),
+    Column("files_budget_override", Text),
     Column("max_replicas", Integer, nullable=False),
     Column("max_replicas_override", Integer),
     Column("approved", Boolean, nullable=False),
@@ -266,7 +271,8 @@ steps = Table(
     Column("answer_by", Instant),
     Column("wait_until", Instant),
     Column("problem", Document(Problem)),
-    Column("reason", Text, nullable=False),
+    Column("reason", Text, nullable=False),  # In words; see ops_codec.
+    Column("cause", Document(StoredStepReason)),
     Column("replaced_by", Text),
     Column("listed_before", Document(Installation)),
     Column("ended_at", Instant),  # Set exactly while its state is final.

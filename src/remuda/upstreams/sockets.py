@@ -49,7 +49,7 @@ _LAST_ACK_MS_PLACE: Final = 12
 
 def unacknowledged(transport: asyncio.BaseTransport, sent_s_ago: float) -> bool:
     """Whether what was sent so long ago, and last, got no acknowledgement for too long: probes are not sent
-    meanwhile, and the system itself goes on trying for a quarter of an hour.
+    meanwhile, and the system itself keeps trying for a quarter of an hour.
 
     Unlike `expect_acknowledgement`, this spares a server that is busy and does not read: its machine
     acknowledges all that it was sent, and says that it takes no more for now."""

@@ -1,4 +1,4 @@
-"""What admins read and write beyond the contract: API keys and history. Ours alone."""
+"""What admins read and write beyond the contract: API keys, history, why a frontend is not ready."""
 
 from typing import Annotated, Literal
 
@@ -25,7 +25,7 @@ class KeyRequest(Message):
     """Admin to frontend: a new API key. `models`: those it may ask for; none named: all."""
 
     name: Annotated[str, AfterValidator(_key_name)]
-    scope: Literal["inference", "admin"] = "inference"
+    scope: Literal["inference", "read", "admin"] = "inference"
     models: Annotated[
         Many[Annotated[str, AfterValidator(_model_name)]], Field(max_length=limits.KEY_MODELS_MAX)
     ] = ()
@@ -37,6 +37,7 @@ class JoinLines(Message):
     url: str
     line: Annotated[str, SECRET]
     uvx_line: Annotated[str, SECRET]
+    this_machine_only: Annotated[bool, OMIT_EMPTY] = False  # No other machine can reach the frontend.
 
 
 class KeyView(Message):
@@ -73,3 +74,23 @@ class History(RootModel[list[HistoryItem]]):
 
 class NodeViews(RootModel[list[NodeView]]):
     """All nodes, by name."""
+
+
+FrontendPart = Literal["store", "bus", "frontend"]
+
+
+class UnreadyPart(Message):
+    """Of this part of a frontend, why it cannot be used."""
+
+    part: FrontendPart = "frontend"
+    reason: str
+    code: str = ""
+
+
+class Unready(Message):
+    """Frontend to all: why it cannot do its work. `parts` have the same reasons, one by one."""
+
+    status: str = "unready"
+    reason: str
+    code: str = ""  # Of the first part.
+    parts: Many[UnreadyPart] = ()

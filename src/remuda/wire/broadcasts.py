@@ -14,9 +14,20 @@ from remuda.wire.codec import (
     Many,
     Message,
     Number,
+    OptionalMessage,
     Timestamp,
     Uint64,
 )
+
+
+class FrontendMessage(Message):
+    """Ours: one frontend to the others. It ignores its own."""
+
+    frontend: str = ""  # The sender.
+
+
+class ChangeMessage(FrontendMessage, OptionalMessage):
+    """Something has changed: read it again."""
 
 
 class NodeProgress(Message):

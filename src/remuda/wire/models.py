@@ -56,6 +56,7 @@ class ModelDeleteReply(Message):
 
     success: bool = False
     error: Annotated[str, OMIT_EMPTY] = ""
+    by_path: Annotated[bool, OMIT_EMPTY] = False  # Ours: the files that were named, and no others.
 
 
 class ModelsRunning(OptionalMessage):

@@ -28,7 +28,7 @@ from remuda.wire.codec import (
     decode,
 )
 
-Replicas = Annotated[Int32, AfterValidator(lambda value: max(1, value))]
+ReplicaSlots = Annotated[Int32, AfterValidator(lambda value: max(1, value))]
 """How many replicas of one model a node takes; what is below one is read as one."""
 
 # Registration.
@@ -58,7 +58,7 @@ class RegisterRequest(Message):
     gpu_vendor: str = ""
     gpu_compute_capability: str = ""
     capability: str = ""
-    max_replicas_per_model: Replicas = 1
+    max_replicas_per_model: ReplicaSlots = 1
     vram_budget: Annotated[str, OMIT_EMPTY] = ""
     labels: dict[str, str] = {}
     # Ours.
@@ -264,6 +264,11 @@ class ModelFile(Message):
 
     path: str = ""  # Below that folder, with slashes.
     size: Uint64 = 0
+    sha256: Annotated[str, OMIT_EMPTY] = ""  # Where the worker knows it: nothing is read for a report.
+    brought: Annotated[bool, OMIT_EMPTY] = False  # By the worker, and not by a person.
+    # Of those that were brought.
+    used_ms: Annotated[Uint64, OMIT_EMPTY] = 0  # When a load needed it last, in ms since 1970; 0: not known.
+    models: Annotated[Many[str], OMIT_EMPTY] = ()  # For which it was brought.
 
 
 class CutOffFile(Message):
@@ -272,6 +277,13 @@ class CutOffFile(Message):
     path: str = ""
     size: Uint64 = 0
     missing: Annotated[Uint64, OMIT_EMPTY] = 0  # Bytes, at least.
+
+
+class ArrivedFile(Message):
+    """What a worker has fetched so far of a file that is not in that folder yet: a load goes on with it."""
+
+    sha256: str = ""  # Of the whole.
+    size: Uint64 = 0
 
 
 class Report(Message):
@@ -288,6 +300,10 @@ class Report(Message):
     model_files_more: Annotated[bool, OMIT_EMPTY] = False  # There are others, too many to tell.
     model_files_cut_off: Annotated[Many[CutOffFile], OMIT_EMPTY] = ()  # Not usable, and not among the others.
     fetches_files: Annotated[bool, OMIT_EMPTY] = False  # It listens to `files.fetch`.
+    drops_files: Annotated[bool, OMIT_EMPTY] = False  # And to `files.drop`.
+    fetched_bytes: Annotated[Uint64, OMIT_EMPTY] = 0  # On the disk, of model files that it has fetched.
+    model_files_budget: Annotated[str, OMIT_EMPTY] = ""  # The most that these may come to; empty: no limit.
+    model_files_partial: Annotated[Many[ArrivedFile], OMIT_EMPTY] = ()  # As of the last look at the disk.
 
 
 class Heartbeat(OptionalMessage):
@@ -426,7 +442,7 @@ def error_text(payload: bytes) -> str:
 
 # What an admin sees and sets.
 
-Reachability = Literal["up", "silent", "gone", "departed"]
+ReachabilityWord = Literal["up", "silent", "gone", "departed"]
 
 
 class NodeClaim(Message):
@@ -444,7 +460,7 @@ class NodeClaim(Message):
 class NodeFacts(Message):
     """The facts behind a node's status, each on its own."""
 
-    reachability: Reachability = "gone"
+    reachability: ReachabilityWord = "gone"
     approved: bool = False
     drained: bool = False
     leaving: bool = False
@@ -481,7 +497,7 @@ class NodeView(Message):
     capability: Annotated[str, OMIT_EMPTY] = ""
     vram_budget: Annotated[str, OMIT_EMPTY] = ""
     vram_budget_bytes: Annotated[Uint64, OMIT_EMPTY] = 0
-    max_replicas_per_model: Replicas = 1
+    max_replicas_per_model: ReplicaSlots = 1
     max_replicas_per_model_manually_set: bool = False
     vram_budget_manually_set: bool = False
     last_heartbeat: Timestamp = GO_ZERO_TIME

@@ -138,8 +138,9 @@ class OperationItem(Message):
     nodeID: Annotated[str, OMIT_EMPTY] = ""
     nodeName: Annotated[str, OMIT_EMPTY] = ""  # Of the files of a model that are on their way to a node.
     phase: Annotated[str, OMIT_EMPTY] = ""
-    currentBytes: Annotated[Int64, OMIT_EMPTY] = 0
-    totalBytes: Annotated[Int64, OMIT_EMPTY] = 0
+    # Of staging always, of all else where there are any.
+    currentBytes: Annotated[Int64 | None, OMIT_NONE] = None
+    totalBytes: Annotated[Int64 | None, OMIT_NONE] = None
     error: Annotated[str, OMIT_EMPTY] = ""
     nodes: Many[NodeProgress] = ()
 
@@ -166,7 +167,7 @@ class PastItem(Message):
 
 
 class PastItems(Message):
-    """Frontend to admin: what is over, newest first."""
+    """Frontend to admin: finished operations, newest first."""
 
     operations: Many[PastItem] = ()
 
@@ -452,6 +453,7 @@ class OpView(Message):
     idempotency_key: Annotated[str, OMIT_EMPTY] = ""
     dismissed: bool = False
     cleared: Annotated[bool, OMIT_EMPTY] = False  # From the history.
+    retryable: bool = False  # A retry would begin something. Never of a load: a new one is asked for instead.
     change: Int64 = 0  # Grows with whatever changes; the id of this state in the stream of events.
     whole: bool = True  # False, in a stream: only those steps are here that have changed.
     steps: Annotated[Many[StepView] | None, OMIT_NONE] = None
@@ -481,11 +483,20 @@ class OpViews(Message):
     next: Annotated[Int64 | None, OMIT_NONE] = None  # There are more: those `before` this number.
 
 
+class RefusedUpgradeItem(Message):
+    """A backend that cannot be upgraded after all."""
+
+    backend_name: str
+    code: str = ""
+    error: str = ""
+
+
 class OpsSubmitted(Message):
     """Frontend to admin: one operation for each backend that can be upgraded, and why others cannot."""
 
     operations: Many[OpSubmitted] = ()
     refused: Annotated[Many[str], OMIT_EMPTY] = ()
+    refusals: Annotated[Many[RefusedUpgradeItem], OMIT_EMPTY] = ()  # The same, with backends and codes.
     unchecked: Annotated[Many[UncheckedItem], OMIT_EMPTY] = ()
     checked: Annotated[Many[CheckedItem], OMIT_EMPTY] = ()
     known_bad: Annotated[Many[BadVersionItem], OMIT_EMPTY] = ()

@@ -77,6 +77,12 @@ class ModelDetails(Message):
     downloads: Annotated[Many[ModelFileView], OMIT_EMPTY] = ()  # `download_files` of its configuration.
     artifacts: Annotated[Many[ModelFileView], OMIT_EMPTY] = ()  # The same of its `artifacts`.
     unknown_keys: Annotated[Many[str], OMIT_EMPTY] = ()
+    # Of a model that the fleet has installed.
+    source: Annotated[str, OMIT_EMPTY] = ""
+    source_revision: Annotated[str, OMIT_EMPTY] = ""  # The commit, digest or version that it stood for.
+    choice: Annotated[str, OMIT_EMPTY] = ""  # Which of several variants was taken, and why.
+    notes: Annotated[Many[str], OMIT_EMPTY] = ()  # What else was to be known about the source.
+    installed_files: Annotated[Many[ModelFileView], OMIT_EMPTY] = ()  # With their checksums.
 
 
 class ModelItem(Message):
@@ -103,7 +109,44 @@ class ModelItem(Message):
     # One line for each reason in `problem`, which names only some of them.
     problem_details: Annotated[Many[str], OMIT_EMPTY] = ()
     failed_at: Annotated[Timestamp | None, OMIT_NONE] = None  # When that load failed.
+    source: Annotated[str, OMIT_EMPTY] = ""  # Of one that was installed.
+    quantisation: Annotated[str, OMIT_EMPTY] = ""  # As far as its file tells.
+    storage: Annotated[str, OMIT_EMPTY] = ""  # What object storage lacks of its files, in words.
+    # No node has its backend, and no gallery offers it.
+    backend_unknown: Annotated[bool, OMIT_EMPTY] = False
     details: Annotated[ModelDetails | None, OMIT_NONE] = None  # Where it is asked for alone.
+
+
+class NodeFitView(Message):
+    """Whether one node could take a model now, and what it has."""
+
+    node_id: str
+    node: str
+    fits: bool
+    # `fits`; `loaded`: it has as many replicas as it may have; `unusable`: drained, offline, or without the
+    # backend; `refused`: for memory, disk, files or labels; `unknown`: the model's size is not known.
+    outcome: str = ""
+    reason: Annotated[str, OMIT_EMPTY] = ""  # Why not.
+    waiting_helps: Annotated[bool, OMIT_EMPTY] = False  # It is only busy.
+    in_vram: Annotated[bool, OMIT_EMPTY] = False  # Where it would be.
+    unloads: Annotated[Many[str], OMIT_EMPTY] = ()  # Replicas (`model#index`) that would have to go first.
+    copies: Annotated[str, OMIT_EMPTY] = ""  # What would be copied there first, and from whom.
+    vram_total: Uint64 = 0  # After its budget.
+    vram_free: Uint64 = 0
+    ram_total: Uint64 = 0
+    ram_free: Uint64 = 0
+    disk_free: Annotated[Uint64 | None, OMIT_NONE] = None  # Left out: not known.
+
+
+class ModelFits(Message):
+    """What a model asks of a node, and for each node whether it could take it."""
+
+    model: str
+    size_bytes: Uint64 = 0  # Of its file; 0: not known.
+    memory_bytes: Uint64 = 0  # Once loaded, computed; 0: not known.
+    # Why the size is not known, of a model that is not installed; no node is then said to take it.
+    size_unknown: Annotated[str, OMIT_EMPTY] = ""
+    nodes: Many[NodeFitView] = ()
 
 
 class UnusableModel(Message):
@@ -116,6 +159,7 @@ class UnusableModel(Message):
 class ModelItems(Message):
     models: Many[ModelItem] = ()
     unusable: Annotated[Many[UnusableModel], OMIT_EMPTY] = ()
+    storage_trouble: Annotated[str, OMIT_EMPTY] = ""  # Why models are not put into the object storage.
 
 
 class ModelAdd(Message):
@@ -124,6 +168,7 @@ class ModelAdd(Message):
     config: Annotated[str, Field(max_length=1 << 20)]
     # Even where a file of this frontend's folder describes it: that file is then renamed.
     take_over: Annotated[bool, OMIT_EMPTY] = False
+    only_new: Annotated[bool, OMIT_EMPTY] = False  # 409 where another model has this name.
 
 
 class ModelText(Message):
@@ -205,7 +250,9 @@ class ModelInstallBody(Message):
     model: Annotated[str, Field(min_length=1, max_length=2048)]
     name: Annotated[str, Field(max_length=1024)] = ""  # What it is to be called; empty: as it is known there.
     sha256: Annotated[str, Field(pattern="^([0-9a-f]{64})?$")] = ""  # Of its only file.
+    variant: Annotated[str, Field(max_length=1024)] = ""  # Of a gallery's model; empty: one that fits a node.
     idempotency_key: Annotated[str, Field(max_length=200)] = ""
+    context_size: Annotated[int, Field(ge=0, le=1 << 31)] = 0  # In tokens; 0: as its files say.
     if_missing: bool = False  # Where it is there already, nothing is looked for and nothing done.
 
 
@@ -222,6 +269,19 @@ class ModelRemoved(Message):
     operation: OpView
     # In the frontend's models folder, where a person has put it; no other model uses it.
     file_kept: Annotated[str, OMIT_EMPTY] = ""
+
+
+class ModelRemovalPlan(Message):
+    """Frontend to admin: what removing a model would take. Nothing is begun."""
+
+    model: str
+    files: Many[str] = ()  # That go from frontends.
+    bytes: Uint64 = 0  # Of those, as far as their sizes are known.
+    nodes: Many[str] = ()  # Names of nodes that have files of it, from where those go that the fleet copied.
+    nodes_kept: Annotated[Many[str], OMIT_EMPTY] = ()  # Of nodes whose files stay.
+    file_kept: Annotated[str, OMIT_EMPTY] = ""  # Stays in the frontend's models folder.
+    aliases: Annotated[Many[str], OMIT_EMPTY] = ()  # Models that are other names for it, and break.
+    replicas: Count = 0  # Loaded, that are unloaded.
 
 
 class ModelUnloadBody(OptionalMessage):

@@ -113,6 +113,11 @@ def files_fetch(node: NodeId) -> str:
     return _node(node, "files.fetch")
 
 
+def files_drop(node: NodeId) -> str:
+    """Remove model files that the worker has fetched and that nothing has needed since. Ours."""
+    return _node(node, "files.drop")
+
+
 def files_all(node: NodeId) -> str:
     """All file subjects of one node."""
     return _node(node, "files.>")
@@ -183,6 +188,14 @@ REQUESTS_HELD: Final = "frontends.requests"
 """What one frontend has in flight, about once a second. Ours; a lost one costs a second."""
 UPGRADES_CHECKED: Final = "frontends.upgrades"
 """What registries told one frontend about the tags of installed images. Ours; a lost one costs a check."""
+FILES_HELD: Final = "frontends.files"
+"""Which files of models one frontend has, and where workers reach it. Ours; a lost one costs seconds."""
+HISTORY_STEPS: Final = "frontends.history.steps"
+"""What one frontend knows of ten seconds that have just passed, for charts. Ours; a lost one is asked for."""
+HISTORY_WANTED: Final = "frontends.history.wanted"
+"""One frontend asks another for what it knows of the last hour. Ours; a lost one is repeated."""
+HISTORY_PARTS: Final = "frontends.history.parts"
+"""The answer, in parts of at most some 200 KiB. Ours; after a lost one it is asked for again."""
 REPLICAS_CHANGED: Final = "frontends.replicas"
 """Replicas or models changed: look at the store. Ours."""
 

@@ -62,15 +62,18 @@ class RuntimeSettings:
     backend_env: tuple[str, ...] = ()
     blobs_bytes_max: int = 50 << 30
     blobs_unused: timedelta = timedelta(days=14)
+    model_files_budget: str = ""  # For those that this worker fetches.
     timeouts: BackendTimeouts = USUAL
 
 
 @dataclass(frozen=True, slots=True)
 class FetchAccess:
-    """How model files are fetched: by `client`, from the frontend at this URL and from other workers."""
+    """How model files are fetched: by `client`, from the frontend at this URL and from where it says.
+    `storage_url` is of the object storage that this worker's own settings name."""
 
     client: RegistryClient
     frontend_url: str
+    storage_url: str = ""
 
 
 class BackendRuntime:
@@ -111,11 +114,6 @@ class BackendRuntime:
         environ = scrubbed(settings.environ, settings.secrets, settings.backend_env)
         starting = Starting(environ, settings.tokens, settings.bind, settings.timeouts.start)
         self._files = FileService(settings.models, clock=clock, entropy=entropy, storage=storage)
-        fetcher = None
-        if fetches is not None:
-            fetcher = ModelFetcher(
-                settings.models, fetches.client, self._files.hashes, fetches.frontend_url, clock
-            )
         self._giving = GivingPages(settings.models, lambda: settings.tokens.http, clock)
         self._commands = Commands(
             depot,
@@ -129,7 +127,18 @@ class BackendRuntime:
             changed=changed,
             deliver=deliver,
             more=self._files.commands,
-            fetcher=fetcher,
+            fetcher=None if fetches is None else self._fetcher(fetches),
+            model_files_budget=settings.model_files_budget,
+        )
+
+    def _fetcher(self, fetches: FetchAccess) -> ModelFetcher:
+        return ModelFetcher(
+            self._settings.models,
+            fetches.client,
+            self._files.hashes,
+            fetches.frontend_url,
+            self._clock,
+            fetches.storage_url,
         )
 
     def handlers(self, node: NodeId, publish: Publish) -> Mapping[str, Hear]:
@@ -176,7 +185,7 @@ class BackendRuntime:
             guards.cancel_scope.cancel()
 
     async def close(self) -> None:
-        """The orderly end: nothing is begun any more, waiting callers are told, what runs is asked to free
+        """The orderly end: nothing new is started, waiting callers get an error, what runs is asked to free
         its memory first."""
         self._hearing.cancel()
         for stopped in await self._supervisor.close():

@@ -84,7 +84,7 @@ class BusSession:
             self.trouble.set("")
 
     async def _subscribe(self, bus: WorkerBus, node: NodeId) -> None:
-        """To everything: a worker that hears only some of what it is told is not reachable. Side by side, for
+        """To everything: a worker that receives only some commands is not reachable. Side by side, for
         each takes a round trip, and links may be slow."""
         handlers: dict[str, Hear] = {subjects.node_stop(node): self._stop_heard}
         handlers.update(self._listener.handlers(node, bus.publish))

@@ -206,4 +206,4 @@ def describe(
         return WorkerState(WorkerPhase.CONNECTING, "the frontend has given no bus credentials yet", node_id)
     if reachable_as != node_id:
         return WorkerState(WorkerPhase.CONNECTING, bus_trouble, node_id)
-    return WorkerState(WorkerPhase.READY, node_id=node_id)  # A renewal that failed is told by the log.
+    return WorkerState(WorkerPhase.READY, node_id=node_id)  # A failed renewal is in the log.

@@ -105,7 +105,7 @@ OpenBus = Callable[[BusTarget], WorkerBus]
 
 class BusHandlers(Protocol):
     def handlers(self, node: NodeId, publish: Publish) -> Mapping[str, Hear]:
-        """Who hears what is said to this node, by subject. From now on `publish` is the way to answer back
+        """The handlers of messages to this node, by subject. From now on `publish` is the way to answer back
         beyond replies."""
         ...
 

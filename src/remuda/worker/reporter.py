@@ -1,7 +1,7 @@
 """Heartbeats: proof of life, what is free, and the worker's report.
 
 Sent only while commands can reach us by the bus: a worker that cannot receive work must be seen to go stale.
-Meanwhile the frontend is told why they cannot, if it wants to know.
+Meanwhile the frontend gets the reason why they cannot, if it takes reasons.
 """
 
 from collections.abc import Callable
@@ -90,7 +90,7 @@ class Reporter:
             await self._rest()
 
     async def _tell_trouble_until_reachable(self) -> None:
-        """In the same task as heartbeats, so that the frontend hears both in their order."""
+        """In the same task as heartbeats, so that the frontend receives both in order."""
         sent, told_at = "", 0.0
         while self._reachable_as.value is None:
             with anyio.move_on_after(limits.BUS_TROUBLE_AFTER_S):

@@ -87,6 +87,22 @@ async def test_model_put_by_two_frontends_at_once_is_there_once(
     assert len(await store.models()) == 1
 
 
+async def test_of_two_new_models_of_one_name_one_is_put(
+    store: SqlModelStore, other_frontend: Database
+) -> None:
+    both, done = (store, SqlModelStore(other_frontend)), list[StoredModel]()
+
+    async def put(number: int) -> None:
+        if made := await both[number % 2].put_new(a_model(text=str(number))):
+            done.append(made)
+
+    async with anyio.create_task_group() as tasks:
+        for number in range(10):
+            tasks.start_soon(put, number)
+    assert [one.text for one in done] == [one.text for one in await store.models()]
+    assert len(done) == 1
+
+
 async def test_model_is_changed_only_if_it_is_as_it_was_seen(store: SqlModelStore) -> None:
     seen = await store.put_model(a_model())
     mine = await store.change_model(seen, replace(seen, text="mine", revision="m"))

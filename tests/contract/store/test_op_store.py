@@ -13,6 +13,7 @@ from remuda.fleet.ports import FleetStore, Note
 from remuda.ops.external_sources import external
 from remuda.ops.model import OF_BACKENDS, Kind, Operation, OpId, ReplicaTarget, RollOut, Source, State, Wish
 from remuda.ops.ports import Filter, OpStore
+from remuda.ops.reasons import StepCause, because
 from remuda.store.database import Database
 from remuda.store.schema import attempts, operations, steps
 from tests.contract.store.builders import registered, row_count
@@ -435,7 +436,9 @@ async def test_reader_with_a_limit_goes_on_where_it_stopped(op_store: OpStore) -
     for op in ("op-1", "op-2", "op-3"):
         await submitted(op_store, an_operation(op, backend=op), ["node-1"])
     every = [step for op in ("op-1", "op-2", "op-3") for step in await the_steps(op_store, op)]
-    await op_store.commit([replace(step, reason="together") for step in every], ONE, OPEN_FOR)
+    await op_store.commit(
+        [replace(step, why=because(StepCause.NOTE, "together")) for step in every], ONE, OPEN_FOR
+    )
     seen, after = [], 0
     while page := (await op_store.changed_since(after, 1))[0]:
         seen.append(page[0].operation.id)

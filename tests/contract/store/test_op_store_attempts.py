@@ -2,10 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
+from functools import partial
 
 import anyio
 import pytest
+from sqlalchemy import Connection, Update, update
 
 from remuda.core import limits
 from remuda.core.errors import Problem
@@ -13,9 +15,11 @@ from remuda.core.ids import BootId, NodeId
 from remuda.fleet.ports import FleetStore, Note
 from remuda.fleet.verdicts import BackendInventory
 from remuda.ops.model import Attempt, DoneWithNote, Ending, Kind, NotNeeded, OpId, Outcome, Stage, State, Step
-from remuda.ops.ports import OpStore, Progress, Request
+from remuda.ops.ports import OpenRequest, OpStore, Progress
+from remuda.ops.reasons import StepCause, because
 from remuda.store.database import Database
 from remuda.store.ops import SqlOpStore
+from remuda.store.schema import steps
 from remuda.wire.nodes import InstalledArtifact
 from tests.contract.store.builders import registered
 from tests.support.op_builders import (
@@ -43,7 +47,7 @@ async def history(store: OpStore) -> Sequence[Attempt]:
     return (await store.view(OP)).attempts
 
 
-async def only_request(store: OpStore) -> Request:
+async def only_request(store: OpStore) -> OpenRequest:
     (request,) = (await store.live()).requests
     return request
 
@@ -58,7 +62,13 @@ async def change(store: OpStore) -> int:
 async def test_step_is_written_as_given_with_a_new_version(op_store: OpStore) -> None:
     await submitted(op_store)
     (step,) = await the_steps(op_store)
-    wanted = replace(begun(step), problem=TROUBLE, failures=2, reason="its turn", rolls_back=True)
+    wanted = replace(
+        begun(step),
+        problem=TROUBLE,
+        failures=2,
+        why=because(StepCause.OTHER_OPERATION, "op-0"),
+        rolls_back=True,
+    )
     (written,) = await op_store.commit([wanted], ONE, OPEN_FOR)
     assert written == replace(wanted, version=step.version + 1)
     assert await the_steps(op_store) == (written,)
@@ -129,6 +139,29 @@ async def test_hold_of_an_earlier_attempt_is_ignored(op_store: OpStore) -> None:
     before = await only_request(op_store)
     await op_store.hold(OP, NODE, 1, timedelta(hours=1))
     assert await only_request(op_store) == before
+
+
+def _execute(statement: Update, connection: Connection, _: datetime) -> None:
+    connection.execute(statement)
+
+
+async def test_reason_written_by_a_release_that_knows_only_words_counts(
+    op_store: OpStore, database: Database
+) -> None:
+    """It leaves the value as it was, which then says something else."""
+    await submitted(op_store)
+    (step,) = await the_steps(op_store)
+    (kept,) = await op_store.commit([replace(step, why=because(StepCause.RETRY))], ONE, OPEN_FOR)
+    assert kept.why == because(StepCause.RETRY)
+    for words, meant in (
+        ("paused", because(StepCause.PAUSED)),
+        ("the moon is full", because(StepCause.OTHER, "the moon is full")),
+        ("", None),
+    ):
+        written = update(steps).values(reason=words, version=steps.c.version + 1)
+        await database.transact(partial(_execute, written))
+        (read,) = await the_steps(op_store)
+        assert read.why == meant
 
 
 async def test_reply_that_nothing_was_to_be_done_is_kept_and_is_no_problem(op_store: OpStore) -> None:

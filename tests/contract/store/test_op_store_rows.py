@@ -35,6 +35,7 @@ from remuda.ops.model import (
     Wish,
 )
 from remuda.ops.ports import Filter, OpStore
+from remuda.ops.reasons import StepCause, because, reason_in_words
 from remuda.store.connections import Connections, parse_url, postgres_connections, sqlite_connections
 from remuda.store.database import Database, open_database
 from remuda.store.fleet import SqlFleetStore
@@ -60,6 +61,13 @@ specs = st.builds(
 # A model is looked up by its name, which is checked before; a backend's is inside JSON.
 sources = st.builds(Source, words, escaped_words, escaped_words, words, escaped_words, st.none() | specs)
 problems = st.builds(Problem, escaped_words, escaped_words, escaped_words, st.booleans())
+
+typed_reasons = st.builds(because, st.sampled_from(StepCause), words, words)
+reasons = (
+    st.none()
+    | typed_reasons.filter(lambda why: why.cause is not StepCause.OTHER)
+    | words.map(reason_in_words)
+)
 
 all_operations = st.builds(
     Operation,
@@ -94,7 +102,7 @@ all_steps = st.builds(
     answer_by=st.none() | instants,
     wait_until=st.none() | instants,
     problem=st.none() | problems,
-    reason=words,
+    why=reasons,
     replaced_by=st.none() | words.map(OpId),
 )
 

@@ -11,6 +11,7 @@ from remuda.core.ids import NodeId
 from remuda.fleet.ports import FleetStore, Note
 from remuda.ops.model import Kind, OpId, Outcome, State, Step, Wish
 from remuda.ops.ports import Filter, OpStore, Progress, Submitted, View
+from remuda.ops.reasons import StepCause, because
 from remuda.store.database import Database
 from remuda.store.fleet import SqlFleetStore
 from remuda.store.ops import SqlOpStore
@@ -201,7 +202,7 @@ async def write(store: OpStore, name: str) -> None:
         await store.commit([begun(first)], ONE, OPEN_FOR)
         await store.note_progress({(op, first.node): Progress(first.attempt + 1, number / 20)})
         await store.answer(op, first.node, Outcome(first.attempt + 1))
-        await store.commit([replace(second, reason=str(number))], ONE, OPEN_FOR)
+        await store.commit([replace(second, why=because(StepCause.NOTE, str(number)))], ONE, OPEN_FOR)
         await store.wish(op, list(Wish)[number % 3])
 
 

@@ -26,7 +26,7 @@ CHUNK = bytes(1 << 20)
 CHUNKS = 100
 CODES = {
     400: ["invalid"],
-    404: ["not_found"],
+    404: ["not_found", "no_such_endpoint"],
     405: ["wrong_method"],
     413: ["too_large"],
     431: ["too_large"],
@@ -366,7 +366,7 @@ async def test_a_wrong_parameter_is_refused_in_words(frontend: LiveFrontend, pat
 async def test_paths_of_openai_are_refused_in_its_shape(frontend: LiveFrontend) -> None:
     for path in ("/v1", "/v1/", "/v1/nope"):
         error = (await frontend.anyone.get(path)).json()["error"]
-        assert (error["code"], error["type"]) == ("not_found", "invalid_request_error")
+        assert (error["code"], error["type"]) == ("no_such_endpoint", "invalid_request_error")
 
 
 async def test_a_websocket_that_does_not_exist_is_refused_with_a_code(frontend: LiveFrontend) -> None:
@@ -378,4 +378,4 @@ async def test_a_websocket_that_does_not_exist_is_refused_with_a_code(frontend: 
         head = "GET /ws/nope HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
         key = "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
         answered = await spoken(frontend, [(head + key).encode()])
-    assert b'"reason":"not_found"' in answered
+    assert b'"reason":"no_such_endpoint"' in answered

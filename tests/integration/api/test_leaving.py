@@ -65,6 +65,7 @@ async def test_an_unknown_node_is_not_found_anywhere(
 ) -> None:
     body = {"labels": {}, "vram-budget": {"value": ""}, "max-replicas-per-model": {"value": 1}}
     body |= {verb: {"backend": "llama-cpp"} for verb in ("install", "upgrade", "delete")}
+    body |= {"model-files-budget": {"value": "1GB"}, "free": {"dry_run": True}}
     body |= {"bus-trouble": {"boot_id": "boot-1", "sequence": 1, "reason": "no answer"}}
     url = path.format(node_id=unknown, key="k", model="m")
     reply = await frontend.worker.request(method, url, json=body.get(path.rpartition("/")[2]))

@@ -427,7 +427,7 @@ async def test_what_cannot_be_done_is_refused_in_words(
     assert (reply.status_code, words in error(reply)) == (status, True), reply.text
 
 
-@pytest.mark.parametrize("op", ["*", "a.b.*", ">", "%00", "x" * 500, "..", "a%20b", "%2e%2e%2f"])
+@pytest.mark.parametrize("op", ["*", "a.b.*", ">", "%00", "x" * 500, "a%20b", "%2e%2e%2f"])
 @pytest.mark.parametrize("verb", ["", "/cancel", "/retry", "/events"])
 async def test_an_id_that_is_no_operations_is_not_found(frontend: LiveFrontend, op: str, verb: str) -> None:
     send = frontend.admin.post if verb in ("/cancel", "/retry") else frontend.admin.get

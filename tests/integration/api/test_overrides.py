@@ -1,5 +1,7 @@
 """What an admin sets on a node: labels, the VRAM budget, the most replicas per model."""
 
+from typing import Any
+
 import pytest
 
 from remuda.core import limits
@@ -90,3 +92,45 @@ async def test_replicas_are_set_and_reset(frontend: LiveFrontend) -> None:
 
 def quoted(key: str) -> str:
     return "".join(f"%{byte:02X}" for byte in key.encode())
+
+
+@pytest.mark.parametrize(("value", "resolved"), [("40GiB", 40 * GIB), ("50%", 50 * GIB), ("", None)])
+async def test_a_budget_for_model_files_is_set_and_reset(
+    frontend: LiveFrontend, value: str, resolved: int | None
+) -> None:
+    ours: dict[str, Any] = {
+        "remuda": {"version": "0.2.0", "boot_id": "b"},
+        "total_disk": 100 * GIB,
+        "available_disk": GIB,
+    }
+    registered = await frontend.register("", **ours)
+    node = registered["id"]
+    path = f"/api/nodes/{node}/model-files-budget"
+    reply = await frontend.admin.put(path, json={"value": value})
+    assert (reply.status_code, reply.json()) == (200, {"model_files_budget": value})
+    await frontend.register(registered["name"], **ours)
+    shown = (await frontend.admin.get(f"/api/nodes/{node}/model-files")).json()
+    assert (shown.get("budget_bytes"), shown["budget_manually_set"]) == (resolved, True)
+    reply = await frontend.admin.delete(path)
+    assert (reply.status_code, reply.json()) == (200, {"reset": True})
+    shown = (await frontend.admin.get(f"/api/nodes/{node}/model-files")).json()
+    assert ("budget_bytes" in shown, shown["budget_manually_set"]) == (False, False)
+
+
+async def test_files_of_a_peer_that_does_not_report_them_are_not_shown(frontend: LiveFrontend) -> None:
+    node = (await frontend.register())["id"]
+    for reply in (
+        await frontend.admin.get(f"/api/nodes/{node}/model-files"),
+        await frontend.admin.post(f"/api/nodes/{node}/model-files/free", json={}),
+    ):
+        assert reply.status_code == 409
+        assert "LocalAI's worker, which does not report its files" in reply.json()["error"]["message"]
+    assert (await frontend.admin.get("/api/nodes/none/model-files")).status_code == 404
+
+
+@pytest.mark.parametrize("value", ["much", "120%", "-1GB", "0"])
+async def test_a_budget_for_model_files_that_cannot_be_is_refused(frontend: LiveFrontend, value: str) -> None:
+    node = (await frontend.register())["id"]
+    reply = await frontend.admin.put(f"/api/nodes/{node}/model-files-budget", json={"value": value})
+    assert reply.status_code == 400
+    assert "budget for model files" in reply.json()["error"]["message"]

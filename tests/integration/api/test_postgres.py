@@ -7,6 +7,8 @@ import anyio
 import pytest
 
 from remuda.cli import findings
+from remuda.wire.admin import Unready
+from remuda.wire.codec import decode
 from tests.support.frontends import LiveFrontend, live_frontend
 from tests.support.postgres import PostgresServer, postgres_server
 from tests.support.waiting import wait_until
@@ -81,17 +83,18 @@ async def test_the_largest_figures_are_stored(frontend: LiveFrontend) -> None:
 async def test_a_database_that_only_answers_questions_makes_the_frontend_unready(
     postgres: PostgresServer, frontend: LiveFrontend
 ) -> None:
-    async def reason() -> str:
+    async def unready() -> Unready | None:
         reply = await frontend.worker.get("/readyz")
-        return "" if reply.status_code == 200 else str(reply.json()["reason"])
+        return None if reply.status_code == 200 else decode(Unready, reply.content)
 
     with postgres.read_only():
-        said = await wait_until(reason)
-        assert "read-only" in said
+        said = await wait_until(unready)
+        assert said is not None
+        assert "read-only" in said.reason
         [found] = findings.readiness(said)
         assert (found.check, found.level) == ("store", findings.Level.PROBLEM)
 
     async def ready() -> bool:
-        return not await reason()
+        return await unready() is None
 
     await wait_until(ready)

@@ -32,7 +32,7 @@ async def reason(frontend: LiveFrontend) -> str:
     if reply.status_code == 200:
         assert reply.content == b""
         return ""
-    assert (reply.status_code, reply.json().keys()) == (503, {"status", "reason", "code"})
+    assert (reply.status_code, reply.json().keys()) == (503, {"status", "reason", "code", "parts"})
     return str(reply.json()["reason"])
 
 
@@ -196,9 +196,13 @@ async def test_an_admin_can_have_the_join_line_once_more(
     assert lines["line"].endswith(f"remuda join {lines['url']} --token {open_frontend.token}")
     assert lines["uvx_line"].startswith(f"REMUDA_REGISTRATION_TOKEN={open_frontend.token} uvx --from ")
     assert (await open_frontend.anyone.get("/api/join-line")).status_code == 401
-    alone = await frontend.admin.get("/api/join-line")
-    assert alone.status_code == 409
-    assert "only this machine can reach this frontend" in alone.text
+    assert "this_machine_only" not in lines
+    refused = await frontend.admin.get("/api/join-line")
+    assert refused.status_code == 409
+    assert "only this machine can reach this frontend" in refused.text
+    alone = (await frontend.admin.get("/api/join-line", params={"this_machine": "true"})).json()
+    assert alone["this_machine_only"]
+    assert f"remuda join {alone['url']} --token " in alone["line"]
 
 
 async def test_the_join_script_holds_no_secret(open_frontend: LiveFrontend) -> None:
@@ -216,8 +220,10 @@ async def test_the_join_script_is_sound_whatever_the_host_header(
     compile(reply.text, "join.py", "exec")
 
 
-async def test_a_browser_is_shown_where_to_go(frontend: LiveFrontend, open_frontend: LiveFrontend) -> None:
-    page = await frontend.anyone.get("/", headers={"Accept": "text/html"})
+async def test_those_who_are_no_browser_are_shown_where_to_go(
+    frontend: LiveFrontend, open_frontend: LiveFrontend
+) -> None:
+    page = await frontend.anyone.get("/")  # Browsers get the console.
     assert (page.status_code, page.headers["content-type"]) == (200, "text/html; charset=utf-8")
     assert f"{frontend.url}/v1" in page.text
     assert "no key is needed" in page.text

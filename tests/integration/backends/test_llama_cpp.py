@@ -88,7 +88,7 @@ async def test_a_stream_says_what_the_whole_answer_says(client: BackendClient) -
     asked = {"Prompt": "the house", "Tokens": 40, "Temperature": 0.9, "Seed": 5, "IgnoreEOS": True}
     whole, parts = await client.predict(**asked), await said(client, **asked)
     assert text_of(parts) == whole.text
-    assert len(parts) > 2
+    assert len(parts) > 1  # How many depends on how fast they are read.
     counts = [part.tokens for part in parts]
     assert counts == sorted(counts)
     assert (counts[-1], parts[-1].prompt_tokens) == (40, whole.prompt_tokens)

@@ -204,7 +204,7 @@ async def test_an_engine_held_by_a_grammar_is_ended_and_each_call_told_why(tmp_p
 
 
 async def test_a_grammar_holds_the_engine_no_longer_when_its_caller_has_left(tmp_path: Path) -> None:
-    async with holding(tmp_path, Options=["step_seconds:2"]) as (process, client):
+    async with holding(tmp_path, Options=["step_seconds:1"]) as (process, client):
         engine = engine_of(process)
         idle_s = engine.cpu_times().user
         async with anyio.create_task_group() as calls:

@@ -2,7 +2,7 @@
 
 import json
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -95,8 +95,11 @@ class Machine:
 
 
 class Corral:
-    def __init__(self, place: Ranch, services: Path, stack: ExitStack, workers: int) -> None:
+    def __init__(
+        self, place: Ranch, services: Path, stack: ExitStack, workers: int, galleries: Sequence[Json] = ()
+    ) -> None:
         self.place = place
+        self._galleries = galleries
         self._stack = stack
         self._portal = stack.enter_context(start_blocking_portal("asyncio"))
         (services / "web").mkdir(parents=True)
@@ -180,7 +183,7 @@ class Corral:
         wait_until_blocking(all_answer, within=_READY_S, what="frontends that all answer")
 
     def _begin_frontend(self, machine: Machine) -> Frontend:
-        galleries = [{"name": "chaos", "url": self._gallery}]
+        galleries = [{"name": "chaos", "url": self._gallery}, *self._galleries]
         database = self.database.replace(f":{self.postgres.port}/", f":{machine.links['database'].port}/")
         return self.place.begin_frontend(
             machine.name,
@@ -280,11 +283,11 @@ async def _proxy_to(port: int, *, task_status: TaskStatus[FaultProxy]) -> None:
 
 
 @contextmanager
-def corral(folder: Path, workers: int = 2) -> Iterator[Corral]:
+def corral(folder: Path, workers: int = 2, galleries: Sequence[Json] = ()) -> Iterator[Corral]:
     """All at work when the block begins; none of it outlives the block."""
     place = Ranch(folder / "ranch")
     with ExitStack() as stack, _cleared(place):
-        yield Corral(place, folder / "services", stack, workers)
+        yield Corral(place, folder / "services", stack, workers, galleries)
 
 
 @contextmanager

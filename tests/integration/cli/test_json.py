@@ -53,7 +53,6 @@ FAILURES = {
     "backends gc --budget lots": "usage",
     "config check --config {folder}/missing.toml": "misconfigured",
     "leave --data-dir {folder}": "misconfigured",
-    "join-line": "conflict",
     "up": "usage",
     "completion bash": "usage",
     "nodes --bogus": "usage",

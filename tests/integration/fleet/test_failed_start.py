@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from remuda.host.ports import free_port
+from tests.support import hasty
 from tests.support.images import image, layer
 from tests.support.processes import Frontend, Json, Ranch
 from tests.support.registry import HOST, RegistryServer, registry_server
@@ -67,7 +68,7 @@ def install(frontend: Frontend, registry: RegistryServer, tag: str, run: str) ->
 
 def start(place: Ranch, port: int) -> Frontend:
     """With its bus, which is killed with it."""
-    return place.frontend("frontend", "--port", str(port), "--auto-approve")
+    return place.frontend("frontend", "--port", str(port), "--auto-approve", program=hasty.__name__)
 
 
 def until(frontend: Frontend, id: str, reached: Callable[[Json], bool]) -> Json:

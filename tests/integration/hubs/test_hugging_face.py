@@ -5,6 +5,8 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 
 from remuda.core.errors import Forbidden, NotFound, Rejected, Unauthorized
 from remuda.hubs.hubs import Hubs
@@ -120,7 +122,7 @@ async def test_refusals_are_told_apart_with_what_to_do(
         (
             "hf://org/gated",
             Unauthorized,
-            r"is gated: its owner asks.*accept them at .*/org/gated, then set HF_T",
+            r"is gated: its owner requires.*accept them at .*/org/gated, then set HF_T",
         ),
         ("hf://org/nothing", NotFound, r"no repository org/nothing, or it is private"),
         ("hf://org/tiny-GGUF@v9", NotFound, r"has no revision 'v9'"),
@@ -160,8 +162,9 @@ async def test_a_hub_that_is_asked_too_often_is_waited_for(
     face.busy = ['"api";r=0;t=0']
     assert await resolved(hubs, "hf://org/tiny-GGUF/Tiny-Q4_K_M.gguf")
     face.busy = ['"api";r=0;t=55']
-    with pytest.raises(RegistryFailed, match=r"asked too often, and asks to wait 55 s.*HF_TOKEN"):
+    with pytest.raises(RegistryFailed, match=r"asked too often, and asks to wait 55 s.*HF_TOKEN") as busy:
         await resolved(hubs, "hf://org/tiny-GGUF/Tiny-Q4_K_M.gguf")
+    assert busy.value.problem().wait_s == 55, "for which the operation waits"
 
 
 def fill_cache(home: Path, content: bytes) -> None:
@@ -206,3 +209,18 @@ async def test_a_small_node_gets_a_smaller_variant(face: HuggingFaceServer, hubs
         "BF16/Tiny-BF16-00002-of-00002.gguf",
         "mmproj-F16.gguf",
     ]
+
+
+async def test_web_page_in_place_of_the_hubs_answer_is_called_one(
+    hubs: Hubs, env: dict[str, str], tmp_path: Path
+) -> None:
+    async def portal(request: web.Request) -> web.Response:
+        return web.Response(text="<html>Sign in</html>", content_type="text/html")
+
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", portal)
+    async with TestServer(app) as server:
+        env["HF_ENDPOINT"] = str(server.make_url("/")).rstrip("/")
+        for source in ("hf://org/tiny-GGUF", "hf://org/tiny-GGUF/Tiny-Q4_K_M.gguf"):
+            with pytest.raises(RegistryFailed, match=r"a web page came instead of .*sign-in page"):
+                await resolved(hubs, source, BIG_NODE)

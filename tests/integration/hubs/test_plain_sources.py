@@ -106,6 +106,16 @@ async def test_a_web_page_is_not_taken_for_a_model(hubs: Hubs, hub: HubServer, s
         await hubs.fetch(RemoteFile("x", None, SHA256, (url,)), store, lambda done: None)
 
 
+async def test_a_redirect_to_a_file_is_refused_as_such(hubs: Hubs, hub: HubServer) -> None:
+    async def redirect(request: web.Request) -> web.StreamResponse:
+        return web.Response(status=302, headers={"Location": "file:///etc/passwd"})
+
+    hub.before = redirect
+    with pytest.raises(Misconfigured, match="redirects to a file: address; only http and https") as refused:
+        await resolved(hubs, f"{hub.url}/x.gguf")
+    assert not refused.value.hint
+
+
 async def test_credentials_go_to_their_own_host_and_not_where_it_redirects(
     hubs: Hubs, hub: HubServer, store: BlobStore, credentials: Path
 ) -> None:
@@ -122,7 +132,7 @@ async def test_credentials_go_to_their_own_host_and_not_where_it_redirects(
         assert await fetched(hubs, f"{hub.url}/private/x.gguf", store) == {"x.gguf": CONTENT}
         assert all("Authorization" not in request.headers for request in storage.requests)
         before = len(hub.requests)
-        with pytest.raises(Unauthorized, match=r"may not be read without credentials.*credentials file"):
+        with pytest.raises(Unauthorized, match=r"status 401, without credentials.*credentials\.toml"):
             await resolved(hubs, f"{hub.url}/privateer/x.gguf")
         assert all("Authorization" not in request.headers for request in hub.requests[before:])
 

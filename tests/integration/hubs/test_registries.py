@@ -12,7 +12,7 @@ from remuda.oci.blobs import BlobStore
 from remuda.oci.errors import ContentRefused
 from tests.integration.hubs.fetching import fetched, resolved, write_credentials
 from tests.support.hub import HubServer
-from tests.support.images import MANIFEST, Blob, BuiltImage, noise
+from tests.support.images import MANIFEST, Blob, BuiltImage, layer, noise, tar_of
 from tests.support.registry import PASSWORD, USER, RegistryServer, registry_server
 
 pytestmark = pytest.mark.anyio
@@ -26,10 +26,10 @@ CONFIG = Blob(b'{"model_format":"gguf"}', "application/vnd.docker.container.imag
 
 def artifact(layers: list[Blob], kind: str = MANIFEST, titles: dict[str, str] | None = None) -> BuiltImage:
     listed = [
-        layer.descriptor(annotations={"org.opencontainers.image.title": title})
-        if (title := (titles or {}).get(layer.digest))
-        else layer.descriptor()
-        for layer in layers
+        one.descriptor(annotations={"org.opencontainers.image.title": title})
+        if (title := (titles or {}).get(one.digest))
+        else one.descriptor()
+        for one in layers
     ]
     manifest = {"schemaVersion": 2, "mediaType": kind, "config": CONFIG.descriptor(), "layers": listed}
     return BuiltImage(Blob(json.dumps(manifest).encode(), kind), CONFIG, tuple(layers))
@@ -115,8 +115,81 @@ async def test_other_forms_of_models_in_registries_are_known(
     assert list(await fetched(hubs, f"oci://{registry.name}/me/ollama-like:v1", store)) == [
         "ollama-like-v1.gguf"
     ]
-    with pytest.raises(Invalid, match="holds no model files"):
+    with pytest.raises(ContentRefused, match="is cut off"):
         await resolved(hubs, f"oci://{registry.name}/me/image:v1")
+
+
+DOCKER = "application/vnd.docker.ai"
+POD = "application/vnd.cncf.model"
+
+
+def _shards(kind: str) -> list[Blob]:
+    return [Blob(WEIGHTS, f"{DOCKER}.{kind}"), Blob(EYES, f"{DOCKER}.{kind}")]
+
+
+@pytest.mark.parametrize(
+    ("layers", "titles", "expected"),
+    [
+        (
+            _shards("gguf.v3"),
+            {},
+            {"m-00001-of-00002.gguf": WEIGHTS, "m-00002-of-00002.gguf": EYES},
+        ),
+        (
+            [*_shards("safetensors"), layer({"config.json": b"{}", "x.bin": b"x"}, "")],
+            {},
+            {
+                "model-00001-of-00002.safetensors": WEIGHTS,
+                "model-00002-of-00002.safetensors": EYES,
+                "config.json": b"{}",
+            },
+        ),
+        (
+            [Blob(WEIGHTS, f"{POD}.weight.v1.raw"), Blob(b"{}", f"{POD}.weight.config.v1.raw")],
+            {0: "sub/a.gguf", 1: "config.json"},
+            {"sub/a.gguf": WEIGHTS, "config.json": b"{}"},
+        ),
+        (
+            [Blob(tar_of({"./kit/a.gguf": WEIGHTS}), "application/vnd.kitops.modelkit.model.v1.tar")],
+            {},
+            {"a.gguf": WEIGHTS},
+        ),
+        (
+            [
+                layer({"bin/sh": b"x", "models/old.txt": b"y"}),
+                layer({"models/a-00001-of-00002.gguf": EYES, "models/a-00002-of-00002.gguf": WEIGHTS}),
+                layer({"etc/passwd": b"z"}, "zstd"),
+            ],
+            {},
+            {"a-00001-of-00002.gguf": EYES, "a-00002-of-00002.gguf": WEIGHTS},
+        ),
+        (
+            [layer({"m/config.json": b"{}", "m/model.safetensors": WEIGHTS, "other/x.json": b"{}"}, "zstd")],
+            {},
+            {"config.json": b"{}", "model.safetensors": WEIGHTS},
+        ),
+    ],
+    ids=["split", "docker-folder", "modelpack", "kitops", "image", "image-folder"],
+)
+async def test_what_other_programs_push_is_a_model(
+    hubs: Hubs,
+    registry: RegistryServer,
+    store: BlobStore,
+    layers: list[Blob],
+    titles: dict[int, str],
+    expected: dict[str, bytes],
+) -> None:
+    named = {layers[place].digest: title for place, title in titles.items()}
+    registry.pusher.push("you/m", "v1", artifact(layers, titles=named))
+
+    assert await fetched(hubs, f"oci://{registry.name}/you/m:v1", store) == expected
+
+
+async def test_an_image_without_a_model_says_so(hubs: Hubs, registry: RegistryServer) -> None:
+    registry.pusher.push("me/tool", "v1", artifact([layer({"bin/tool": b"x"}), layer({"a.json": b"{}"})]))
+
+    with pytest.raises(Invalid, match="holds no model"):
+        await resolved(hubs, f"oci://{registry.name}/me/tool:v1")
 
 
 async def test_a_file_on_github_also_from_large_file_storage(

@@ -2,6 +2,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -35,7 +36,9 @@ async def make(tmp_path: Path, hubs: Hubs) -> AsyncIterator[Make]:
     database, _ = fresh_database(clock)
     async with connected(MemoryBroker(clock), clock, "front") as bus:
 
-        def made(folder: str = "first", **more: str) -> AbstractAsyncContextManager[ModelFrontend]:
+        def made(
+            folder: str = "first", hubs: Hubs = hubs, **more: Any
+        ) -> AbstractAsyncContextManager[ModelFrontend]:
             return partial(model_frontend, bus, database, tmp_path / folder, hubs)(**more)
 
         yield made

@@ -1,5 +1,8 @@
 """What the fleet has brought goes with its model; what a person has put there stays."""
 
+import errno
+from pathlib import Path
+
 import pytest
 
 from remuda.core.errors import NotFound
@@ -60,6 +63,22 @@ async def test_a_file_that_a_person_put_there_stays_unless_it_is_meant(frontend:
     assert await frontend.store.models() == []
 
 
+async def test_a_part_that_another_model_needs_stays_whatever_is_meant(frontend: ModelFrontend) -> None:
+    models = frontend.library.models
+    models.mkdir(parents=True)
+    parts = [f"big-0000{number}-of-00002.gguf" for number in (1, 2)]
+    for part in parts:
+        (models / part).write_bytes(TINY)
+    for name in ("mine", "other"):
+        text = f"name: {name}\nbackend: llama-cpp\nparameters: {{model: {parts[0]}}}\n"
+        await frontend.store.put_model(StoredModel(name, text, "r", "added"))
+
+    await frontend.ended(await frontend.remove("mine", files=True))
+    assert frontend.visible() == parts
+    await frontend.ended(await frontend.remove("other", files=True))
+    assert frontend.visible() == []
+
+
 async def test_a_model_that_is_added_again_is_not_removed_by_what_was_asked_before(
     frontend: ModelFrontend,
 ) -> None:
@@ -109,6 +128,100 @@ async def test_a_frontend_with_another_database_removes_nothing(
 ) -> None:
     await frontend.installed(await frontend.install(hub.add("/m.gguf", TINY)))
     other, _ = fresh_database(HostClock())
-    remover = Remover(frontend.library, SqlModelStore(other), SqlOpStore(other), frontend.rows)
-    assert await remover.tidy() == 0
+    remover = Remover(
+        frontend.library, SqlModelStore(other), SqlOpStore(other), frontend.rows, frontend.uploads
+    )
+    assert not (await remover.tidy()).removed
     assert frontend.visible() == ["m/m.gguf"]
+
+
+async def by_hand(frontend: ModelFrontend, name: str, file: str, more: str = "") -> None:
+    text = f"name: {name}\nbackend: llama-cpp\nparameters: {{model: {file}}}\n{more}"
+    await frontend.store.put_model(StoredModel(name, text, "r", "added"))
+
+
+async def test_an_install_that_a_file_is_in_the_way_of_stops_no_removal(
+    frontend: ModelFrontend, hub: HubServer
+) -> None:
+    url = hub.add("/m.gguf", TINY)
+    await frontend.installed(await frontend.install(url, "good"))
+    in_the_way = frontend.library.models / "afile"
+    in_the_way.write_text("note")
+
+    step = await frontend.ended(await frontend.install(url, "afile/b"))
+    assert step.state is State.FAILED
+    assert f"{in_the_way} is a file" in str(step.problem)
+    assert [note.name for note in frontend.library.brought()] == ["good"]
+
+    step = await frontend.ended(await frontend.remove("good"))
+    assert step.state is State.SUCCEEDED, step
+    assert frontend.visible() == ["afile"]
+
+
+async def test_files_that_cannot_go_name_themselves_and_stop_no_other_removal(
+    frontend: ModelFrontend, hub: HubServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = hub.add("/m.gguf", TINY)
+    for name in ("first", "second"):
+        await frontend.installed(await frontend.install(url, name))
+    held, unlink = frontend.library.models / "first" / "m.gguf", Path.unlink
+
+    def refuse(
+        path: Path, missing_ok: bool = False
+    ) -> None:  # Tests may run as root, who is refused nothing.
+        if path == held:
+            raise PermissionError(errno.EACCES, "Permission denied")
+        unlink(path, missing_ok)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "unlink", refuse)
+        failed = await frontend.ended(await frontend.remove("first"))
+        assert failed.state is State.FAILED
+        assert f"{held} cannot be removed" in str(failed.problem)
+        assert (await frontend.ended(await frontend.remove("second"))).state is State.SUCCEEDED
+    assert frontend.visible() == ["first/m.gguf"]
+    await frontend.tidy()
+    assert frontend.visible() == []
+
+
+async def test_what_another_model_names_stays_until_that_one_is_removed(
+    frontend: ModelFrontend, hub: HubServer
+) -> None:
+    await frontend.installed(await frontend.install(hub.add("/m.gguf", TINY), "qwen"))
+    await by_hand(frontend, "mine", "qwen/m.gguf")
+
+    step = await frontend.ended(await frontend.remove("qwen"))
+    assert "qwen/m.gguf stays: the model mine uses it" in step.reason
+    await frontend.tidy()
+    assert frontend.visible() == ["qwen/m.gguf"]
+
+    step = await frontend.ended(await frontend.remove("mine"))
+    assert "freed" in step.reason
+    assert frontend.visible() == []
+
+
+async def test_what_a_person_has_changed_is_neither_removed_nor_replaced(
+    frontend: ModelFrontend, hub: HubServer
+) -> None:
+    url = hub.add("/m.gguf", TINY)
+    await frontend.installed(await frontend.install(url, "qwen"))
+    theirs = frontend.library.models / "qwen" / "m.gguf"
+    theirs.unlink()
+    theirs.write_bytes(bytes(len(TINY)))  # Of the same length.
+    hub.add("/m.gguf", padded(100_000))
+
+    step = await frontend.ended(await frontend.install(url, "qwen"))
+    assert step.state is State.FAILED
+    assert f"{theirs} was changed by a person" in str(step.problem)
+    step = await frontend.ended(await frontend.remove("qwen"))
+    assert "qwen/m.gguf stays: it was changed" in step.reason
+    assert theirs.read_bytes() == bytes(len(TINY))
+
+
+async def test_a_file_that_was_only_touched_is_still_what_was_brought(
+    frontend: ModelFrontend, hub: HubServer
+) -> None:
+    await frontend.installed(await frontend.install(hub.add("/m.gguf", TINY), "qwen"))
+    (frontend.library.models / "qwen" / "m.gguf").touch()
+    await frontend.ended(await frontend.remove("qwen"))
+    assert frontend.visible() == []

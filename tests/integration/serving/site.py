@@ -24,8 +24,11 @@ HOST = "127.0.0.1"
 class Site:
     """Workers `left` and `right` have a label `side` of that value. Whatever dies can be started again."""
 
-    def __init__(self, place: Ranch, postgres: PostgresServer, folder: Path, stack: ExitStack) -> None:
+    def __init__(
+        self, place: Ranch, postgres: PostgresServer, folder: Path, stack: ExitStack, **environ: str
+    ) -> None:
         self.place, self.postgres = place, postgres
+        self._environ = environ  # Of both frontends.
         self._folder, self._stack = folder, stack
         self._ports = {name: free_port(HOST) for name in ("bus", "a", "b", "c")}
         self.database_url = postgres.new_database()
@@ -49,6 +52,7 @@ class Site:
         services = {
             "REMUDA_NATS_URL": f"nats://{HOST}:{self._ports['bus']}",
             "REMUDA_DATABASE_URL": database_url or self.database_url,
+            **self._environ,
         }
         return self.place.frontend(name, *words, program=hasty.__name__, **services)
 
@@ -87,9 +91,9 @@ class Site:
 
 
 @contextmanager
-def site(folder: Path) -> Iterator[Site]:
+def site(folder: Path, **environ: str) -> Iterator[Site]:
     with ranch(folder / "ranch") as place, postgres_server() as postgres, ExitStack() as stack:
-        yield Site(place, postgres, folder, stack)
+        yield Site(place, postgres, folder, stack, **environ)
 
 
 @contextmanager

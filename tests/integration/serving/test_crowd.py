@@ -105,7 +105,7 @@ class Footprint:
         )
 
 
-@pytest.mark.parametrize("requests", [300, pytest.param(10_000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("requests", [120, pytest.param(10_000, marks=pytest.mark.long)])
 async def test_a_crowd_leaves_nothing_behind(up: Frontend, requests: int) -> None:
     await Crowd(up, int(WARMING * requests)).rush()
     await wait_until(lambda: idle(up), what="idle replicas")

@@ -118,7 +118,8 @@ def test_a_file_of_ones_own_is_linked_and_outlives_its_model(place: Ranch, up: F
         assert there.samefile(smollm2())
     assert there.stat().st_size == smollm2().stat().st_size
 
-    assert place.remuda("rm", "mine", MODEL).stdout == f"mine: removed\n{MODEL}: removed\n"
+    said = place.remuda("rm", "mine", MODEL).stdout
+    assert re.fullmatch(rf"mine: removed\n{re.escape(MODEL)}: removed; \S+ \S+ freed\n", said), said
     wait_until_blocking(lambda: not (up.data_dir / "models" / MODEL).exists(), what="what was brought to go")
     assert there.exists()
     assert place.remuda("ls").stdout.startswith("no models yet")

@@ -37,25 +37,30 @@ def test_answer_that_never_begins_is_given_up(up: Frontend) -> None:
     assert said(chat(up, "echo")) == "one two three", "the others are not held up"
 
 
-def test_backend_that_never_becomes_ready_is_waited_for_and_then_told_of(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> None:
+@pytest.fixture(scope="module")
+def never_ready(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Frontend]:
     with ranch(tmp_path_factory.mktemp("never-ready")) as place:
         options = ("--model-load-wait", "2s", "--backend-env", "ECHO_NEVER_READY")
         up = place.up("up", *options, ECHO_NEVER_READY="true")
         add_echo(up)
+        yield up
 
-        waiting = chat(up, "echo")
-        assert waiting.status_code == 503
-        assert waiting.json()["error"]["code"] == "model_loading"
-        assert int(waiting.headers["Retry-After"]) >= 5
-        assert waiting.json()["loading"]["model"] == "echo"
 
-        def refusal() -> str | None:
-            error = chat(up, "echo").json()["error"]
-            return error["message"] if error["code"] == "model_load_failed" else None
+def test_who_waited_for_a_backend_that_is_not_ready_yet_is_asked_to_come_again(never_ready: Frontend) -> None:
+    waiting = chat(never_ready, "echo")
+    assert waiting.status_code == 503
+    assert waiting.json()["error"]["code"] == "model_loading"
+    assert int(waiting.headers["Retry-After"]) >= 5
+    assert waiting.json()["loading"]["model"] == "echo"
 
-        told = wait_until_blocking(refusal, within=60)
-        assert "it did not become ready on port" in told
-        assert "within 30 s: its health call answers 'NOT READY'" in told
-        wait_until_blocking(lambda: not replicas(up), what="no row left")
+
+@pytest.mark.long
+def test_backend_that_never_becomes_ready_is_given_up_with_the_reason(never_ready: Frontend) -> None:
+    def refusal() -> str | None:
+        error = chat(never_ready, "echo").json()["error"]
+        return error["message"] if error["code"] == "model_load_failed" else None
+
+    told = wait_until_blocking(refusal, within=60)
+    assert "it did not become ready on port" in told
+    assert "within 30 s: its health call answers 'NOT READY'" in told
+    wait_until_blocking(lambda: not replicas(never_ready), what="no row left")

@@ -10,7 +10,7 @@ from tests.integration.serving.serving_worker import BACKEND
 from tests.integration.serving.site import add_model, answered
 from tests.peers.localai_files import LocalAiFiles
 from tests.peers.shell_backend.install import install_shell_backend
-from tests.support.processes import START_S, TOKEN, Frontend, Process, Ranch, ranch
+from tests.support.processes import START_S, TOKEN, Frontend, Json, Process, Ranch, ranch
 from tests.support.waiting import wait_until_blocking
 
 CONTENT = bytes(range(256)) * 20_000
@@ -52,3 +52,22 @@ def test_files_are_pushed_to_a_localai_worker_before_a_load(place: Ranch, tmp_pa
         assert (folder / "talk.bin").read_bytes() == CONTENT
         told = f"loading 'talk.bin' from '{folder}/talk.bin' in '{folder}'"
         wait_until_blocking(lambda: told in peer.log, what="what the backend was told")
+
+        steps = removed(frontend, "talk")
+        assert (steps["peer"]["state"], steps["frontends"]["state"]) == ("skipped", "succeeded")
+        assert "it may have files of talk, and they stay" in steps["peer"]["reason"]
+        assert (models / "talk.bin").exists()
+
+        add_model(frontend, "talk", BACKEND, "talk.bin")
+        steps = removed(frontend, "talk", "?files=true")
+        assert steps["peer"]["state"] == "succeeded"
+        assert "in their cache, where only a person can remove it" in steps["peer"]["reason"]
+        assert not (models / "talk.bin").exists()
+
+
+def removed(frontend: Frontend, model: str, query: str = "") -> dict[str, Json]:
+    """The steps of the removal, by node, once it is over."""
+    answer = frontend.ask("DELETE", f"/api/models/{model}{query}").raise_for_status().json()
+    op = f"/api/ops/{answer['operation']['id']}"
+    wait_until_blocking(lambda: frontend.get(op)["status"] == "succeeded", within=30, what="the removal")
+    return {step["node_name"]: step for step in frontend.get(op)["steps"]}

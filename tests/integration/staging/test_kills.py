@@ -141,6 +141,9 @@ async def test_staging_completes_whoever_is_killed_and_hardly_a_byte_comes_twice
         scene.throttle(math.inf)
         await wait_until(lambda: run_sync(scene.loaded), within=ARRIVES_S, what="the load")
         tasks.cancel_scope.cancel()
-    assert scene.fetched - fetched_before < 1.15 * size
+    fetched = scene.fetched - fetched_before
+    print(f"kills: {dict(killed)}; {fetched / size:.3f} of the file was sent")
+    assert killed == Counter(kills)
+    assert fetched < 1.15 * size
     assert scene.seen_sizes == {size}
     assert set(scene.place.sources_of("receiver")) >= {"frontend"}, "where the giver was killed"

@@ -52,7 +52,8 @@ def test_another_file_of_the_same_name_and_size_is_not_served(three: Fleet) -> N
 
 
 def test_what_was_brought_to_workers_goes_with_the_model(three: Fleet) -> None:
-    """Also from one that is away, once it returns; what people have put there stays."""
+    """Also from one that is away, once it returns, and after the frontend was killed meanwhile; what people
+    have put there stays."""
     three.put("letters.bin", 1 << 20)
     three.add("letters", "letters.bin", selector={"called": "one"})
     assert three.chat("letters") == "one two three"
@@ -64,6 +65,8 @@ def test_what_was_brought_to_workers_goes_with_the_model(three: Fleet) -> None:
     removed = three.frontend.ask("DELETE", "/api/models/letters").raise_for_status().json()
     op = removed["operation"]["id"]
     assert three.having("letters.bin") == ["one", "two"]
+    three.frontend.kill()
+    three.start_frontend()
 
     three.start_worker("one")
     wait_until_blocking(

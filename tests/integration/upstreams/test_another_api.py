@@ -18,7 +18,7 @@ from tests.integration.upstreams.grpc_rig import call_of, chat
 from tests.integration.upstreams.scripted_http import DONE, LAST_CHUNK, SSE, Script, chunk, says, whole
 from tests.support.json_lines_api import JsonLinesClient
 
-pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("one_loop")]
+pytestmark = pytest.mark.anyio
 
 Replica = Callable[[], AbstractAsyncContextManager[Upstream]]
 

@@ -13,7 +13,7 @@ from remuda.rpc import backend_pb2 as pb
 from tests.integration.backends.programs import BackendProcess, loaded, running
 from tests.integration.upstreams.grpc_rig import Client, call_of, chat, upstream_at
 
-pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("one_loop")]
+pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,7 @@ from tests.integration.upstreams.grpc_rig import PARROT, Client, chat, upstream_
 from tests.integration.upstreams.grpc_scripts import Open, scripted
 from tests.support.waiting import wait_until
 
-pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("one_loop")]
+pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture

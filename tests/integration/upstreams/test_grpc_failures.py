@@ -23,7 +23,7 @@ from tests.integration.upstreams.grpc_rig import Client, Rendered, call_of, chat
 from tests.integration.upstreams.grpc_scripts import Open, says, says_then_fails, scripted, text
 from tests.support.waiting import wait_until
 
-pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("one_loop")]
+pytestmark = pytest.mark.anyio
 
 SETTINGS = bytes(3) + b"\x04" + bytes(5)  # The first thing an HTTP/2 server says.
 OTHER = ModelConfig.model_validate({"name": "otto", "backend": "echo", "parameters": {"model": "raven"}})

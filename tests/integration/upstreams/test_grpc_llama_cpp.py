@@ -18,7 +18,7 @@ from tests.integration.backends.llama_cpp_process import TOKEN, started
 from tests.integration.upstreams.grpc_rig import Client, Rendered, call_of, chat
 from tests.support.models import smollm2
 
-pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("one_loop")]
+pytestmark = pytest.mark.anyio
 
 FILE = "smol/model.gguf"
 SMOL = ModelConfig.model_validate(

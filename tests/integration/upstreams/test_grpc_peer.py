@@ -16,7 +16,7 @@ from tests.peers.shell_backend.install import install_shell_backend
 
 __all__ = ["start"]
 
-pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("one_loop")]
+pytestmark = pytest.mark.anyio
 
 TOKEN = "a-token-of-no-value"
 

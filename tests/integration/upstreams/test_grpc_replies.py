@@ -12,7 +12,7 @@ from remuda.rpc import backend_pb2 as pb
 from tests.integration.upstreams.grpc_rig import Client, call_of, chat, upstream_at
 from tests.integration.upstreams.grpc_scripts import says, says_then_fails, scripted, text
 
-pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("one_loop")]
+pytestmark = pytest.mark.anyio
 
 LLAMA = ModelConfig.model_validate(
     {"name": "llama", "backend": "llama-cpp", "parameters": {"model": "l.gguf"}}

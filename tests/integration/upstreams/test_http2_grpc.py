@@ -16,7 +16,7 @@ from remuda.upstreams.http2.failures import CallFailed, GrpcStatus, HungUp
 from tests.integration.upstreams.grpc_scripts import Open
 from tests.support.waiting import wait_until
 
-pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("one_loop")]
+pytestmark = pytest.mark.anyio
 
 Unary = Callable[[bytes, Any], Awaitable[bytes]]
 Stream = Callable[[bytes, Any], AsyncIterator[bytes]]
@@ -225,3 +225,45 @@ async def test_closing_a_channel_ends_its_calls() -> None:
         channel.close()
         with pytest.raises(HungUp):
             await stream.read()
+
+
+def test_what_grpc_has_left_for_a_closed_loop_fails_no_later_test(
+    anyio_backend: tuple[str, dict[str, Any]],
+) -> None:
+    """Of the event loops that tests have, for gRPC has one poller for the whole process."""
+    failures: list[object] = []
+    new_loop = anyio_backend[1]["loop_factory"]
+    earlier, later = new_loop(), new_loop()
+    later.set_exception_handler(lambda _, context: failures.append(context))
+    calls = Open()
+
+    async def hold(request: bytes, context: Any) -> bytes:
+        with calls.counted():
+            await anyio.sleep_forever()
+        return b""
+
+    async def serve() -> tuple[Any, int]:
+        server = grpc.aio.server()
+        handlers = {"Predict": grpc.unary_unary_rpc_method_handler(hold)}
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
+        port = server.add_insecure_port("127.0.0.1:0")
+        await server.start()
+        return server, port
+
+    async def call(port: int) -> tuple[Any, Any]:
+        channel = grpc.aio.insecure_channel(f"127.0.0.1:{port}")
+        return channel, channel.unary_unary(f"/{SERVICE}/Predict")(b"")
+
+    async def end(server: Any) -> None:
+        await wait_until(lambda: calls.now == 1, what="the call")
+        await server.stop(None)
+        async with _serving() as (channel, _):
+            assert await _whole(channel) == b"ksa"
+
+    server, port = later.run_until_complete(serve())
+    left = earlier.run_until_complete(call(port))
+    earlier.close()
+    later.run_until_complete(end(server))
+    later.close()
+    assert left
+    assert failures == []

@@ -18,7 +18,7 @@ from remuda.upstreams.http.worker import HttpWorker
 from remuda.wire.models import ModelsRunningReply, RunningModel
 from remuda.wire.process_keys import ProcessKey, door_path
 from remuda.worker.enrolment import OpeningTokens
-from remuda.worker.http.app import Running, TokenGuard, application, probes
+from remuda.worker.http.app import ListRunning, TokenGuard, application, probes
 from remuda.worker.http.backend_proxy import open_door
 from remuda.worker.processes.logs import ProcessLogs
 from tests.integration.upstreams.scripted_http import (
@@ -45,7 +45,7 @@ _KEY = ProcessKey("org/m", 0)
 
 @asynccontextmanager
 async def _worker(
-    folder: Path, server: ScriptedServer | None, running: Running = nothing_runs
+    folder: Path, server: ScriptedServer | None, running: ListRunning = nothing_runs
 ) -> AsyncIterator[str]:
     """Its address. The server is ready if there is one."""
     port = None if server is None else int(server.address.partition(":")[2])

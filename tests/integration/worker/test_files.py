@@ -22,8 +22,9 @@ from remuda.core.clock import SystemClock
 from remuda.core.entropy import SystemEntropy
 from remuda.core.errors import NotFound
 from remuda.s3 import limits
-from remuda.s3.client import ObjectChanged, ObjectFacts, S3Account, S3Storage, StorageFailed, StorageRefused
-from remuda.s3.signing import object_path, signed_headers
+from remuda.s3.client import ObjectChanged, ObjectFacts, S3Storage
+from remuda.s3.requests import S3Account, StorageFailed, StorageRefused
+from remuda.s3.signing import SigningKeys, object_path, signed_headers
 from tests.peers.localai_file_client import LocalAiFileClient
 from tests.peers.localai_frontend import LocalAiFrontend
 from tests.support.nats_servers import PlainServer, plain_server
@@ -147,9 +148,7 @@ def fetched_plainly(s3: ObjectStore, key: str) -> bytes:
         host,
         path,
         {},
-        region="us-east-1",
-        access_key=ACCESS_KEY,
-        secret_key=SECRET_KEY,
+        keys=SigningKeys("us-east-1", ACCESS_KEY, SECRET_KEY),
         payload_sha256=hashlib.sha256().hexdigest(),
         now=SystemClock().now(),
     )

@@ -113,8 +113,6 @@ async def test_the_http_server_is_the_last_to_go(frontend: LocalAiFrontend) -> N
         answers.append(await healthz(frontend))
 
     await stopped(frontend, ask_while_it_waits)
-    with pytest.raises(httpx.ConnectError):
-        await healthz(frontend)
     assert answers == [200]
 
 

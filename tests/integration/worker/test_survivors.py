@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Mapping
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 
@@ -43,8 +44,9 @@ class LoneWorker:
 
     def reaper(self) -> int | None:
         for child in psutil.Process(self.process.pid).children():
-            if descendants.__file__ in child.cmdline():
-                return child.pid
+            with suppress(psutil.NoSuchProcess):  # It has ended since it was listed.
+                if descendants.__file__ in child.cmdline():
+                    return child.pid
         return None
 
     def left(self) -> list[int]:

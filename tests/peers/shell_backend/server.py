@@ -1,10 +1,15 @@
-"""A backend as LocalAI's wire contract describes one: it repeats its prompts. It knows nothing of ours."""
+"""A backend as LocalAI's wire contract describes one: it repeats its prompts. It knows nothing of ours.
+
+Recordings are texts to it: it reads files of requests, and writes what it read and was asked for.
+"""
 
 import argparse
 import hmac
+import json
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any, NoReturn
 
 import grpc
@@ -38,6 +43,50 @@ class ShellBackend:
         for count, word in enumerate(self._answer(options, context), 1):
             yield _reply(options, word if count == 1 else f" {word}", count)
 
+    def generate_image(self, request: Any, context: Any) -> Any:
+        seen = [Path(path).read_text() for path in (request.src, *request.ref_images) if path]
+        size = f"{request.width}x{request.height}"
+        return _write(request.dst, f"{request.positive_prompt} {size} {request.seed} {' '.join(seen)}")
+
+    def transcribe(self, request: Any, context: Any) -> Any:
+        heard = Path(request.dst)
+        print(f"transcribing {heard}", flush=True)
+        words = heard.read_text().split()
+        segments = [
+            build("TranscriptSegment", id=number, start=number * 10**9, end=(number + 1) * 10**9, text=word)
+            for number, word in enumerate(words)
+        ]
+        return build(
+            "TranscriptResult",
+            segments=segments,
+            text=" ".join(words),
+            language=request.language,
+            duration=2.5,
+        )
+
+    def transcribe_stream(self, request: Any, context: Any) -> Iterator[Any]:
+        whole = self.transcribe(request, context)
+        for segment in whole.segments:
+            yield build("TranscriptStreamResponse", delta=segment.text)
+        yield build("TranscriptStreamResponse", final_result=whole)
+
+    def speak(self, request: Any, context: Any) -> Any:
+        if request.text == "nothing":
+            return build("Result", success=True)
+        if request.text == "fail":
+            return build("Result", success=False, message="it has lost its voice")
+        voice = Path(request.voice).read_text() if request.voice.startswith("/") else request.voice
+        return _write(request.dst, f"{voice}: {request.text}")
+
+    def speak_stream(self, request: Any, context: Any) -> Iterator[Any]:
+        yield build("Reply", message=json.dumps({"sample_rate": 16000}).encode())
+        for word in request.text.split():
+            yield build("Reply", audio=word.encode())
+
+    def make_sound(self, request: Any, context: Any) -> Any:
+        heard = Path(request.src).read_text() if request.src else ""
+        return _write(request.dst, f"{request.text} {heard}")
+
     def free(self, request: Any, context: Any) -> Any:
         self._model = ""
         return build("Result", success=True, message="nothing is loaded")
@@ -70,6 +119,11 @@ def _refuse(request: bytes, context: Any) -> NoReturn:
     raise AssertionError("an aborted call does not go on")
 
 
+def _write(path: str, text: str) -> Any:
+    Path(path).write_text(text)
+    return build("Result", success=True)
+
+
 def _prompt(options: Any) -> str:
     templated = options.UseTokenizerTemplate and options.Messages
     return str(options.Messages[-1].content if templated else options.Prompt)
@@ -94,6 +148,12 @@ def main() -> None:
         "Predict": backend.predict,
         "PredictStream": backend.predict_stream,
         "Free": backend.free,
+        "GenerateImage": backend.generate_image,
+        "AudioTranscription": backend.transcribe,
+        "AudioTranscriptionStream": backend.transcribe_stream,
+        "TTS": backend.speak,
+        "TTSStream": backend.speak_stream,
+        "SoundGeneration": backend.make_sound,
     }
     server.add_generic_rpc_handlers((service(calls),))
     server.add_insecure_port(address)

@@ -12,9 +12,9 @@ from remuda.fleet.health import Standing
 from remuda.ops.broadcast import ChangeSignal
 from remuda.ops.commander import BusCommander
 from remuda.ops.inventories import Inventories
-from remuda.ops.model import Outcome, Step, Verb
+from remuda.ops.model import Outcome, Step, StepKey, Verb
 from remuda.ops.progress import LiveProgress
-from remuda.ops.progress_board import Key, ProgressBoard, ProgressSubscription
+from remuda.ops.progress_board import ProgressBoard, ProgressSubscription
 from remuda.ops.reconciler import Reconciler
 from remuda.store.ops import SqlOpStore
 from tests.sim.chance import Dice
@@ -32,7 +32,7 @@ class WatchedBoard(ProgressBoard):
         self._world = world
         self._frontend = frontend
 
-    def _set(self, key: Key, live: LiveProgress) -> None:
+    def _set(self, key: StepKey, live: LiveProgress) -> None:
         self._world.claims.shown(self._frontend, key, live)
         super()._set(key, live)
 
@@ -122,9 +122,9 @@ class FrontendHost:
             timeouts=pace.timeouts,
             at_once_max=_REQUESTS_MOST,
             bus_trouble=self.trouble,
-            changed=signal.notify,
+            signal=signal,
         )
-        inventories = Inventories(lines, store, clock, signal.notify, pace.list_every)
+        inventories = Inventories(lines, store, clock, signal, pace.list_every)
         reconciler = Reconciler(
             store,
             self.standings,

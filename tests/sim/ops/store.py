@@ -12,7 +12,7 @@ from sqlalchemy import Engine
 
 from remuda.core.errors import StoreUnusable
 from remuda.store.connections import unusable
-from remuda.store.database import Work, _Call
+from remuda.store.database import Transaction, _Call
 from tests.sim.chance import Dice
 from tests.sim.ops.world import World
 from tests.support.clocks import elapsed_s
@@ -40,7 +40,7 @@ class DatabaseOfFrontend(InlineDatabase):
             self._world.trace.fault("store_failed")
             raise self._trouble()
 
-    async def _run(self, engine: Engine, limiter: CapacityLimiter, work: Work[T], limit_s: float) -> T:
+    async def _run(self, engine: Engine, limiter: CapacityLimiter, work: Transaction[T], limit_s: float) -> T:
         await self.travel()
         if engine is self._connections.reading:
             result = self._world.tables.answers.of(work, lambda: self._run_in_thread(engine, work, _Call()))

@@ -11,6 +11,7 @@ from sqlalchemy import Connection
 from remuda.core.errors import Problem
 from remuda.ops import steps
 from remuda.ops.model import Kind, Moment, Observation, Stage, State, Step, Wish
+from remuda.ops.reasons import StepCause, StepReason, because
 from remuda.store import ops_attempts
 from remuda.store.ops_attempts import RequestHolder
 from tests.sim.ops.simulation import run_seed
@@ -51,13 +52,13 @@ def say_that_it_went_back(step: Step, stage: Stage) -> Step:
         step,
         stage=stage,
         state=State.FAILED,
-        reason="the node was rolled back to the last version kept there",
+        why=because(StepCause.ROLLED_BACK, "it did not start", "the last version kept there"),
     )
 
 
-def goal_is_met_by_any_version(step: Step, seen: Observation) -> str:
+def goal_is_met_by_any_version(step: Step, seen: Observation) -> StepReason | None:
     installed = step.kind is Kind.UPGRADE and seen.installed and not seen.away
-    return "it is installed" if installed else _goal_met(step, seen)
+    return because(StepCause.LISTED, "it") if installed else _goal_met(step, seen)
 
 
 def blame_the_version(step: Step, problem: Problem, at: Moment) -> Step:
@@ -90,7 +91,7 @@ BREAKS = {
         "remuda.ops.steps._failed", fail_for_ever, "failures_are_bounded", first_seed=25
     ),
     "everybody goes at once": Break(
-        "remuda.ops.concurrency._paced", lambda *_: {}, "the_canary_goes_alone", first_seed=1
+        "remuda.ops.concurrency._paced", lambda *_: {}, "the_canary_goes_alone", first_seed=6
     ),
     "nobody goes first on a node": Break(
         "remuda.ops.concurrency._behind_others", lambda *_: {}, "one_live_attempt", first_seed=7
@@ -108,7 +109,7 @@ BREAKS = {
         "remuda.ops.steps._failed", blame_the_version, "only_a_bad_version_is_taken_back", first_seed=1
     ),
     "a node is not taken back": Break(
-        "remuda.ops.steps._next_stage", say_that_it_went_back, "went_back_to_the_version_before", first_seed=4
+        "remuda.ops.steps._next_stage", say_that_it_went_back, "went_back_to_the_version_before", first_seed=7
     ),
     "what is lost is waited for": Break(
         "remuda.ops.steps._keep_waiting", wait_for_ever, "everything_ends", first_seed=9

@@ -21,7 +21,7 @@ _ON_ITS_WAY = (ReplicaState.STAGING, ReplicaState.LOADING)
 _PLACED_S = 5.0  # From looking at the fleet to having written where a replica goes.
 _USE_NOTED_S = 20.0  # From a request until the store knows that its replica was used,
 _USE_MISSED_S = 10.0  # and so much of its end may go unnoticed.
-_IDLE = "nobody asked for it"
+_IDLE = "it was not used for a while"
 
 
 class ServingClaims(Claims):

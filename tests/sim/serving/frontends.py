@@ -192,7 +192,7 @@ class Parts:
         self._board = ProgressBoard(self._operations, host.clock, world.pace.write_progress_every)
         self._commander = self._make_commander()
         self._inventories = Inventories(
-            lines, self._operations, host.clock, self.signal.notify, world.pace.list_every
+            lines, self._operations, host.clock, self.signal, world.pace.list_every
         )
         self._unloads = UnloadRequests(self._operations, host.standings, host.clock, host.dice, self.signal)
         self._placing = self._make_placing()
@@ -267,7 +267,7 @@ class Parts:
             self.tables,
             self.ledger,
             self._host.clock,
-            touch=self._replicas.touch,
+            self._replicas,
             usual=self._world.keep_alive,
         )
 
@@ -297,7 +297,7 @@ class Parts:
             timeouts=self._world.pace.timeouts,
             at_once_max=_REQUESTS_MOST,
             bus_trouble=self._host.trouble,
-            changed=self.signal.notify,
+            signal=self.signal,
             model_work=ReplicaWork(Loader(deps), unloader, self._replicas, self.keeper),
         )
 

@@ -95,7 +95,7 @@ class Break:
 
 BREAKS = {
     "memory that was set aside is given away again": Break(
-        {"remuda.scheduler.offers._bytes": lambda rows: 0}, "rows_have_room", first_seed=10
+        {"remuda.scheduler.offers._bytes": lambda rows: 0}, "rows_have_room", first_seed=31
     ),
     "a replica counts as loaded before its model is": Break(
         {"remuda.scheduler.loader._Load._load_model": at_once}, "only_who_was_ready_is_asked"
@@ -137,12 +137,12 @@ BREAKS = {
         "every_model_is_served",
     ),
     "a peer that has lost an install is waited for": Break(
-        {"remuda.scheduler.worker_calls.by_lists": wait_on}, "every_model_is_served", first_seed=30
+        {"remuda.scheduler.worker_calls.by_lists": wait_on}, "every_model_is_served", first_seed=51
     ),
     "drained nodes are routed to": Break(
         {"remuda.router.table._routable": routed_though_drained},
         "nodes_that_take_no_work_are_not_asked",
-        first_seed=2,
+        first_seed=5,
     ),
     "labels of replicas are not looked at again": Break(
         {"remuda.router.table.labels_match": lambda *_: True},
@@ -195,7 +195,7 @@ BREAKS = {
         "one_loads_at_a_time",
     ),
     "use is not noted": Break(
-        {"remuda.store.replicas.SqlReplicaStore.touch": at_once}, "what_is_used_is_kept", first_seed=1
+        {"remuda.store.replicas.SqlReplicaStore.touch": at_once}, "what_is_used_is_kept", first_seed=8
     ),
     "what is idle stays": Break(
         {"remuda.scheduler.upkeep_rules.unloads_at": lambda *_: None}, "everything_settles", first_seed=1

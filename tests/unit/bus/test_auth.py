@@ -7,8 +7,8 @@ from pydantic import SecretStr
 
 from remuda.bus.auth import (
     Anonymous,
+    BusToken,
     TlsFiles,
-    Token,
     UserJwt,
     UserPassword,
     anonymous,
@@ -43,7 +43,7 @@ def test_a_url_gives_up_its_credentials_and_gains_its_port() -> None:
 
 
 def test_a_lone_user_in_a_url_is_a_token() -> None:
-    assert parse_servers("tls://abc@host").login == Token(SecretStr("abc"))
+    assert parse_servers("tls://abc@host").login == BusToken(SecretStr("abc"))
 
 
 def test_a_tls_address_demands_tls() -> None:

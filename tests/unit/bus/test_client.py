@@ -8,7 +8,7 @@ import pytest
 
 from remuda.bus.auth import Anonymous
 from remuda.bus.client import Bus
-from remuda.bus.link import Link, Publish
+from remuda.bus.link import Link, SendMessage
 from remuda.bus.messages import Receiver
 from remuda.core.clock import SystemClock
 from remuda.core.entropy import SystemEntropy
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.anyio
 class BreakingLink:
     """Refuses to publish, without waiting for anything, from before its loss is noted."""
 
-    def __init__(self, group: str, on_lost: Callable[[Link], None], answer_later: Publish) -> None:
+    def __init__(self, group: str, on_lost: Callable[[Link], None], answer_later: SendMessage) -> None:
         self.group = group
         self.on_lost = on_lost
         self.answer_later = answer_later
@@ -64,7 +64,7 @@ class BreakingLink:
 async def test_an_answer_on_a_link_whose_loss_is_not_noted_yet_lets_others_run_and_is_said_later() -> None:
     links: list[BreakingLink] = []
 
-    def make_link(group: str, on_lost: Callable[[Link], None], answer_later: Publish) -> Link:
+    def make_link(group: str, on_lost: Callable[[Link], None], answer_later: SendMessage) -> Link:
         links.append(BreakingLink(group, on_lost, answer_later))
         return links[-1]
 

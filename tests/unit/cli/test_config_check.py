@@ -48,7 +48,7 @@ def test_secrets_are_shown_as_set_or_not_set(environ: dict[str, str]) -> None:
 def test_a_setting_that_nothing_uses_yet_says_so(environ: dict[str, str]) -> None:
     row = next(row for row in check(environ).stdout.splitlines() if row.startswith("galleries "))
 
-    assert "no effect yet: for galleries of models" in row
+    assert "no effect yet: for workers that install models" in row
 
 
 def test_a_variable_that_nothing_reads_is_warned_of_with_the_nearest(environ: dict[str, str]) -> None:

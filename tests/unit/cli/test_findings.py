@@ -9,7 +9,9 @@ from rich.console import Console
 
 from remuda.cli import findings
 from remuda.cli.findings import Finding, Holder, Level, page, verdict
-from remuda.cli.node_tables import shown_status
+from remuda.gateway.attention import shown_status
+from remuda.wire.admin import Unready, UnreadyPart
+from remuda.wire.console import AttentionItem, AttentionLevel
 from remuda.wire.nodes import NodeFacts, NodeView
 from remuda.wire.operations import ProblemView
 from remuda.wire.serving import UnusableModel
@@ -35,6 +37,24 @@ def test_equal_versions_are_well_and_a_difference_is_named() -> None:
     assert "Remuda 2.0" in other.message
 
 
+def test_object_storage_that_cannot_be_used_is_a_warning() -> None:
+    assert findings.storage("") == []
+    (found,) = findings.storage("access denied: bucket fleet")
+    assert (found.check, found.level) == ("storage", Level.WARNING)
+    assert "access denied: bucket fleet" in found.message
+
+
+def test_a_failed_install_is_named_until_it_is_dismissed() -> None:
+    failed = an_op(
+        kind="install_model", model="qwen", error="the hub has no such repository", status="failed"
+    )
+    (found,) = findings.failed_installs([failed, failed.model_copy(update={"dismissed": True})])
+    assert (found.check, found.level) == ("models", Level.WARNING)
+    assert found.message == "qwen could not be installed: the hub has no such repository"
+    assert found.remedy.count(failed.id[:8]) == 2
+    assert "remuda ops dismiss" in found.remedy
+
+
 @pytest.mark.parametrize(
     ("free", "level"), [(100 << 30, Level.OK), (1 << 30, Level.WARNING), (1 << 20, Level.PROBLEM)]
 )
@@ -53,15 +73,19 @@ def test_clocks_more_than_five_seconds_apart_are_told(ahead_s: int, words: str) 
 
 
 def test_a_ready_frontend_vouches_for_store_and_bus() -> None:
-    assert levels(*findings.readiness("")) == [("store", Level.OK), ("bus", Level.OK)]
+    assert levels(*findings.readiness(None)) == [("store", Level.OK), ("bus", Level.OK)]
 
 
 def test_the_reasons_of_an_unready_frontend_are_told_apart() -> None:
-    found = findings.readiness(
-        "the database x cannot be used: gone; the bus is down: refused; open that port"
-    )
+    store = UnreadyPart(part="store", reason="the database x cannot be used: gone")
+    bus = UnreadyPart(part="bus", reason="the bus is down: refused; open that port")
+    unready = Unready(reason=f"{store.reason}; {bus.reason}", parts=(store, bus))
 
-    assert levels(*found) == [("store", Level.PROBLEM), ("bus", Level.PROBLEM)]
+    assert levels(*findings.readiness(unready)) == [("store", Level.PROBLEM), ("bus", Level.PROBLEM)]
+    older = unready.model_copy(update={"parts": ()})
+    assert [one.message for one in findings.readiness(older)] == [
+        f"the frontend is not ready: {unready.reason}"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -221,3 +245,26 @@ def test_a_worker_that_does_not_answer_is_one_problem_and_nothing_is_said_of_hea
 
 def test_what_is_left_of_a_full_disk_is_told_in_a_unit_that_tells_something() -> None:
     assert findings.disk("/data", 24_746_394).message == "the disk of /data is full: only 23.6 MiB free"
+
+
+def test_what_needs_a_person_is_told_once_with_the_command_that_helps() -> None:
+    def item(code: str, level: AttentionLevel, entity_id: str, name: str) -> AttentionItem:
+        words = f"{code} of {name}"
+        return AttentionItem(
+            id=f"{code}/{entity_id}", code=code, level=level, entity="", entity_id=entity_id,
+            entity_name=name, message=words,
+        )  # fmt: skip
+
+    items = [
+        item("disk_full", "problem", "n-1", "attic"),
+        item("backend_drift", "warning", "echo", "echo"),
+        item("operation_failed", "problem", "3f2a1b0c-1", "echo"),
+        item("operation_failed", "problem", "told", "qwen"),
+        item("node_offline", "problem", "n-2", "cellar"),
+    ]
+    full, drift, failed = findings.attention(items, {"told"})
+    assert (full.check, full.level) == ("nodes", Level.PROBLEM)
+    assert full.remedy.startswith("remuda nodes disk attic")
+    assert (drift.level, drift.remedy) == (Level.WARNING, "remuda backends upgrade echo")
+    assert (failed.check, failed.level) == ("operations", Level.WARNING)
+    assert "remuda ops retry 3f2a1b0c" in failed.remedy

@@ -198,7 +198,7 @@ def test_misuse_has_its_exit_code(arguments: list[str]) -> None:
         ),
         (
             "keys create x --scope all",
-            "--scope: 'all' is not one of 'inference', 'admin'\nhint: see remuda keys create --help",
+            "--scope: 'all' is not one of 'inference', 'read', 'admin'\nhint: see remuda keys create --help",
         ),
         ("keys list x", "got unexpected extra argument (x)\nhint: see remuda keys list --help"),
         ("models unload", "name one model, or give --all\nhint: see remuda models unload --help"),

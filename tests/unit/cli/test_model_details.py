@@ -42,6 +42,24 @@ def test_what_belongs_to_a_model_is_listed() -> None:
     assert shown["artifact"] == "main from huggingface:a/b"
 
 
+def test_where_the_bytes_of_a_model_came_from_is_shown() -> None:
+    details = ModelDetails(
+        source="hf://a/b",
+        source_revision="0123abc",
+        choice="Q4_K_M, which every node can hold",
+        notes=("a/b was renamed to c/d",),
+        installed_files=(ModelFileView(path="m/m.gguf", sha256="b179" * 16),),
+    )
+    shown = page(ModelItem(name="m", origin="added", details=details))
+    assert shown["source"] == "hf://a/b (at 0123abc)"
+    assert shown["chosen"] == "Q4_K_M, which every node can hold"
+    assert shown["note"] == "a/b was renamed to c/d"
+    assert shown["installed"] == "m/m.gguf (sha256 b179b179b179...)"
+    uploaded = ModelDetails(source="upload:0123abcd", source_revision="0123abcd")
+    shown = page(ModelItem(name="m", origin="added", details=uploaded))
+    assert shown["source"] == "uploaded to the frontend (upload:0123abcd)"
+
+
 @pytest.mark.parametrize(
     ("number", "said"),
     [(0, ""), (999, "999"), (134_515_008, "135M"), (1_235_814_432, "1.24B"), (70_553_706_496, "70.6B")],

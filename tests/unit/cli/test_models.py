@@ -17,10 +17,10 @@ from remuda.cli.client import AdminClient, ApiAnswer
 from remuda.cli.invocation import ClientOptions
 from remuda.cli.main import root
 from remuda.cli.model_arguments import added_line
-from remuda.cli.model_files import model_text
+from remuda.cli.model_files import local_model, models_folder
 from remuda.cli.model_tables import model_table, replica_table, size
 from remuda.cli.target import Target
-from remuda.core.errors import Invalid, NotFound, PeerFailed
+from remuda.core.errors import Conflict, Invalid, NotFound, PeerFailed
 from remuda.host.folder import DataFolder, write_json
 from remuda.models.reading import read_model
 from remuda.wire.codec import encode
@@ -32,7 +32,6 @@ from remuda.wire.serving import (
     ModelItems,
     ModelLoaded,
     ModelOps,
-    ModelRemoved,
     ModelThere,
     ReplicaView,
     UnusableModel,
@@ -60,6 +59,10 @@ def shown(table: object) -> str:
     return output.file.getvalue()
 
 
+def model_text(file: Path, name: str | None, context: int | None, options: ClientOptions) -> str:
+    return local_model(file, name, context, models_folder(options, os.environ)).text
+
+
 def test_gguf_file_alone_becomes_a_model_and_lies_where_models_are(
     tmp_path: Path, asked: ClientOptions
 ) -> None:
@@ -80,9 +83,7 @@ def test_file_is_not_kept_here_for_a_frontend_that_is_elsewhere(
     monkeypatch.setattr("remuda.cli.model_files.data_folder", lambda flags, environ: data)
     monkeypatch.delenv("REMUDA_DATA_DIR", raising=False)
     elsewhere = ClientOptions(url="http://192.0.2.7:8080")
-    with pytest.raises(Invalid, match="would not see the file"):
-        model_text(file, None, None, elsewhere)
-    assert not data.models.exists()
+    assert models_folder(elsewhere, {}) is None, "it has to be uploaded"
 
     write_json(data.joined, {"register_to": "http://192.0.2.7:8080"})
     model_text(file, None, None, elsewhere)
@@ -90,8 +91,8 @@ def test_file_is_not_kept_here_for_a_frontend_that_is_elsewhere(
     write_json(data.joined, {})
     write_json(data.endpoint, {"port": 8090})
     model_text(file, None, None, ClientOptions(url="http://localhost:8090"))
-    with pytest.raises(Invalid, match="does not use the data folder"):
-        model_text(file, None, None, ClientOptions(url="http://localhost:8091"))
+    other_port = ClientOptions(url="http://localhost:8091")
+    assert models_folder(other_port, {}) is None, "it has another data folder"
 
 
 def test_a_models_folder_that_does_not_exist_is_not_made(tmp_path: Path, asked: ClientOptions) -> None:
@@ -126,6 +127,44 @@ def test_adding_the_same_file_or_a_copy_of_it_again_is_no_trouble(
     copy.write_bytes(tiny_model().read_bytes())
 
     assert read_model(model_text(copy, None, None, asked)).file == copy.name
+
+
+def test_a_model_that_the_frontend_refuses_leaves_no_file_behind(
+    tmp_path: Path, asked: ClientOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was there before stays."""
+
+    def refuse(self: AdminClient, *words: object, **more: object) -> ApiAnswer:
+        raise Conflict("there is a model of this name")
+
+    monkeypatch.setattr(AdminClient, "call", refuse)
+    file = tmp_path / "Other.gguf"
+    file.write_bytes(tiny_model().read_bytes())
+    for there in (False, True):
+        if there:
+            models_of(asked).mkdir(parents=True, exist_ok=True)
+            os.link(file, models_of(asked) / file.name)
+        words = ["models", "add", str(file), "--data-dir", str(asked.data_dir)]
+        write_json(
+            DataFolder(Path(str(asked.data_dir))).endpoint, {"url": "http://127.0.0.1:1", "pid": os.getpid()}
+        )
+        result = CliRunner().invoke(root, words)
+        assert "there is a model of this name" in result.stderr
+        assert (models_of(asked) / file.name).exists() is there
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["nosuchname"], "hint: for a model by its name: remuda models install nosuchname"),
+        (["qwen3:8b"], "hint: for a model by its name: remuda models install qwen3:8b"),
+        ([str(tiny_model()), "--upload", "--name", "a/../b"], "cannot be the name of a file"),
+    ],
+)
+def test_what_cannot_be_added_is_said_before_anything_is_sent(words: list[str], said: str) -> None:
+    result = CliRunner().invoke(root, ["models", "add", *words, "--url", "http://127.0.0.1:1"])
+    assert result.exit_code == 6
+    assert said in result.stderr
 
 
 def test_a_file_that_differs_in_its_middle_is_another_one(tmp_path: Path, asked: ClientOptions) -> None:
@@ -165,30 +204,6 @@ def test_a_name_that_is_refused_is_that_of_the_option(
     done = CliRunner().invoke(root, [*words, "../evil"])
     assert done.stderr == "error: --name: '../evil' cannot be the name of a file\n"
     assert "--name is empty" in CliRunner().invoke(root, [*words, ""]).output
-
-
-class Removing(AdminClient):
-    """A frontend with an alias of what is removed."""
-
-    def call(
-        self, method: str, *path: str, body: object = None, query: Mapping[str, str] | None = None
-    ) -> ApiAnswer:
-        done = ModelRemoved(message="", operation=an_op(kind="remove_model"), file_kept="my.gguf")
-        return ApiAnswer(200, encode(done), None)
-
-    def get(self, *path: str, **query: str) -> ApiAnswer:
-        return ApiAnswer(200, encode(ModelItems(models=(ModelItem(name="tiny", alias="teeny"),))), None)
-
-
-def test_what_stays_of_a_removed_model_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(model_installs, "connect", lambda *_: Removing(Target("http://127.0.0.1:1")))
-    done = CliRunner().invoke(root, ["rm", "teeny"])
-    assert done.stdout == "teeny: removed\n"
-    assert done.stderr.splitlines() == [
-        "note: my.gguf was not downloaded by Remuda and stays in the models folder; delete it there if it is "
-        "not needed",
-        "note: tiny is an alias of teeny, which is gone; remove it with: remuda rm tiny",
-    ]
 
 
 class Installing(AdminClient):
@@ -348,19 +363,6 @@ def test_model_that_was_there_just_so_is_not_called_changed() -> None:
     assert added_line(taken).startswith("qwen: taken over from its file;")
 
 
-def test_models_that_failed_are_listed_as_such_with_the_reason() -> None:
-    item = ModelItem(name="qwen", problem="it could not be loaded on attic: the file is broken")
-    table = shown(model_table([item, ModelItem(name="bge")], NOON, Console(width=200)))
-    assert [line.split()[:2] for line in table.splitlines()[1:3]] == [["qwen", "failed"], ["bge", "not"]]
-    assert "qwen: it could not be loaded on attic: the file is broken" in table
-
-
-def test_a_model_that_failed_says_how_long_ago() -> None:
-    item = ModelItem(name="qwen", problem="it broke", failed_at=NOON - timedelta(minutes=5))
-    table = shown(model_table([item], NOON, Console(width=200)))
-    assert "failed 5m ago" in table.splitlines()[1]
-
-
 @pytest.mark.parametrize("same_size", [False, True])
 def test_another_file_of_a_models_name_is_refused(
     tmp_path: Path, asked: ClientOptions, same_size: bool
@@ -472,7 +474,11 @@ class Installed(AdminClient):
 @pytest.mark.parametrize(
     ("name", "hint"),
     [
-        ("qwen3:0.6b", "qwen3-0.6b is being installed (no line); see it with: remuda ops watch 3f2a1b0c"),
+        (
+            "qwen3:0.6b",
+            "qwen3-0.6b is being installed (no line); see it with: "
+            "remuda ops watch 3f2a1b0c; end it with: remuda ops cancel 3f2a1b0c",
+        ),
         ("smol", "a gallery has it: remuda run smol"),
         ("else", "as it was"),
     ],
@@ -485,11 +491,24 @@ def test_a_model_that_is_not_there_yet_can_be_had(
     assert model_arguments.not_there(ClientOptions(), name, missing).hint == hint
 
 
+def test_a_hint_with_a_similar_configured_name_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Configured(Installed):
+        def get(self, *path: str, **query: str) -> ApiAnswer:
+            if path == ("api", "models"):
+                return ApiAnswer(200, encode(ModelItems(models=(ModelItem(name="smolly"),))), NOON)
+            return super().get(*path, **query)
+
+    monkeypatch.setattr(model_arguments, "connect", lambda *_: Configured(Target("http://127.0.0.1:1")))
+    missing = NotFound("there is no such model", hint="try smolly")
+    assert model_arguments.not_there(ClientOptions(), "smol", missing).hint == "try smolly"
+
+
 def test_models_that_are_being_installed_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(models, "connect", lambda *_: Installed(Target("http://127.0.0.1:1")))
     done = CliRunner().invoke(models.group, ["list"])
     assert done.output == (
-        "qwen3-0.6b is being installed (no line); see it with: remuda ops watch 3f2a1b0c\n"
+        "qwen3-0.6b is being installed (no line); see it with: remuda ops watch 3f2a1b0c; "
+        "end it with: remuda ops cancel 3f2a1b0c\n"
     )
 
 

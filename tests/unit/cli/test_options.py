@@ -15,7 +15,7 @@ from pydantic import SecretStr
 from remuda.assembly.settings import CommonSettings, UpSettings, WorkerSettings
 from remuda.assembly.settings.shared import registration_token
 from remuda.cli.commands import settings_command
-from remuda.cli.invocation import ROLES, Role
+from remuda.cli.invocation import ROLES, ProgramRole
 from remuda.cli.options import config_file, data_folder, metavar, model_of, resolve_settings
 from remuda.core import durations
 from remuda.core.errors import Misconfigured
@@ -218,7 +218,7 @@ def test_a_token_file_that_is_named_now_wins_over_a_saved_token(given: Given) ->
 
 
 def run(
-    role: Role, arguments: list[str], environ: Mapping[str, str], stdin: str = ""
+    role: ProgramRole, arguments: list[str], environ: Mapping[str, str], stdin: str = ""
 ) -> Mapping[str, object]:
     """The settings that a command of that role is started with, as JSON shows them; secrets in clear."""
 
@@ -260,7 +260,7 @@ def test_hidden_settings_are_flags_that_help_does_not_list(given: Given) -> None
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_every_setting_that_is_not_hidden_is_in_the_help_with_its_variable(role: Role) -> None:
+def test_every_setting_that_is_not_hidden_is_in_the_help_with_its_variable(role: ProgramRole) -> None:
     shown = CliRunner().invoke(click.command(cls=settings_command(role))(lambda **_: None), ["--help"]).output
     visible = [item for item in described(model_of(role)) if not item.setting.hidden]
 

@@ -6,14 +6,14 @@ import pytest
 from remuda.core import limits
 from remuda.core.errors import NotFound, Unauthorized, Unavailable
 from remuda.core.ids import NodeId
-from remuda.fleet.identity import Caller
+from remuda.fleet.identity import CallerIdentity
 from remuda.fleet.model import Node
 from remuda.fleet.registry import Callers
 from tests.support.nodes import node
 
 pytestmark = pytest.mark.anyio
 
-HOLDER = Caller("10.0.0.7", "hash-of-its-secret")
+HOLDER = CallerIdentity("10.0.0.7", "hash-of-its-secret")
 NODE = node(secret_hash=HOLDER.bearer_hash)
 
 
@@ -32,11 +32,11 @@ class Rows:
         return NODE
 
 
-def heard(node_id: NodeId, caller: Caller) -> bool:
+def heard(node_id: NodeId, caller: CallerIdentity) -> bool:
     return (node_id, caller) == (NODE.id, HOLDER)
 
 
-def nobody_heard(node_id: NodeId, caller: Caller) -> bool:
+def nobody_heard(node_id: NodeId, caller: CallerIdentity) -> bool:
     return False
 
 
@@ -52,7 +52,7 @@ async def test_who_was_heard_as_the_node_is_not_looked_up_before_a_write() -> No
         await callers.prove(NodeId("unknown"), HOLDER)
     await Callers(rows.look_up, nobody_heard).prove(NODE.id, HOLDER)
     with pytest.raises(Unauthorized):
-        await callers.prove(NODE.id, Caller("10.0.0.7", "another-hash"))
+        await callers.prove(NODE.id, CallerIdentity("10.0.0.7", "another-hash"))
 
 
 async def test_a_flood_of_wrong_secrets_is_bounded_and_keeps_no_node_out() -> None:
@@ -62,7 +62,7 @@ async def test_a_flood_of_wrong_secrets_is_bounded_and_keeps_no_node_out() -> No
 
     async def attack(number: int) -> None:
         try:
-            await callers.prove(NODE.id, Caller("10.0.0.66", f"guess-{number}"))
+            await callers.prove(NODE.id, CallerIdentity("10.0.0.66", f"guess-{number}"))
         except (Unauthorized, Unavailable) as error:
             refused.append(error.code)
 

@@ -1,6 +1,6 @@
 """Heartbeats are written in groups; what is wrong with one is not held against the others."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 
 import anyio
@@ -11,15 +11,15 @@ from remuda.core.ids import BootId, FrontendId, NodeId
 from remuda.fleet.admission import Beat, HeartbeatOutcome
 from remuda.fleet.health import Fleet, ListeningPeriods
 from remuda.fleet.heartbeats import HeartbeatIntake, Listener
-from remuda.fleet.identity import Caller
+from remuda.fleet.identity import CallerIdentity
 from remuda.fleet.model import StoredReport
-from remuda.fleet.ports import Note
+from remuda.fleet.ports import Note, ReportSignal
 from tests.support.nodes import NOON, THRESHOLDS, beat, node
 
 pytestmark = pytest.mark.anyio
 
 GOOD, UNKNOWN, UNWRITABLE = beat(NodeId("good")), beat(NodeId("unknown")), beat(NodeId("unwritable"))
-IMPOSTOR = Beat(NodeId("good"), Caller(source="10.0.0.66", shared=True))
+IMPOSTOR = Beat(NodeId("good"), CallerIdentity(source="10.0.0.66", shared=True))
 
 
 class Beats:
@@ -39,9 +39,9 @@ class Beats:
         return [outcomes.get(id(beat), HeartbeatOutcome.TAKEN) for beat in beats]
 
 
-async def sent(store: Beats, *beats: Beat, news: Callable[[], None] = lambda: None) -> list[str]:
+async def sent(store: Beats, *beats: Beat, signal: ReportSignal | None = None) -> list[str]:
     """What became of each, when all of them were waiting before the first was written."""
-    intake = HeartbeatIntake(store, news)  # type: ignore[arg-type]  # All that it uses of a FleetStore.
+    intake = HeartbeatIntake(store, signal)  # type: ignore[arg-type]  # All that it uses of a FleetStore.
     outcomes = [""] * len(beats)
 
     async def send(index: int, beat: Beat) -> None:
@@ -126,6 +126,14 @@ async def test_a_store_that_does_not_answer_fails_the_group() -> None:
     assert await sent(Beats(StoreUnusable("gone")), GOOD, GOOD) == [StoreUnusable.__name__] * 2
 
 
+class SignalsTo:
+    def __init__(self, news: list[str]) -> None:
+        self._news = news
+
+    def notify(self) -> None:
+        self._news.append("news")
+
+
 def reporting(body: str, sequence: int) -> Beat:
     return beat(NodeId("good"), report=StoredReport(BootId("boot"), sequence, body))
 
@@ -133,7 +141,7 @@ def reporting(body: str, sequence: int) -> Beat:
 async def test_a_report_is_news_only_when_it_tells_something_else() -> None:
     news: list[str] = []
     same = [reporting('{"work":[]}', sequence) for sequence in (1, 2, 3)]
-    intake = HeartbeatIntake(Beats(), lambda: news.append("news"))  # type: ignore[arg-type]
+    intake = HeartbeatIntake(Beats(), SignalsTo(news))  # type: ignore[arg-type]
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(intake.run)
         for beat in [GOOD, *same]:

@@ -11,7 +11,7 @@ from remuda.core.errors import Conflict, Forbidden, Invalid, Unauthorized, Unava
 from remuda.core.ids import MachineId, NodeId
 from remuda.fleet.admission import AdmissionPolicy, without_invite
 from remuda.fleet.health import Reachability
-from remuda.fleet.identity import Caller, is_its_own, may_speak, recognised
+from remuda.fleet.identity import CallerIdentity, is_its_own, may_speak, recognised
 from remuda.fleet.model import Candidate, Claim, Invite, Node
 from remuda.fleet.registration import (
     Admit,
@@ -201,7 +201,7 @@ def guest_whose_invite_was_withdrawn() -> Node:
 def test_a_withdrawn_invite_speaks_for_its_node_no_more() -> None:
     row = guest_whose_invite_was_withdrawn()
     assert not row.approved
-    assert not may_speak(Caller(HERE, "token-hash"), row)
+    assert not may_speak(CallerIdentity(HERE, "token-hash"), row)
     assert without_invite(node(secret_hash="its-own")) == node(secret_hash="its-own")
     assert without_invite(known()) == known()
 
@@ -223,7 +223,7 @@ def test_a_node_whose_invite_was_withdrawn_comes_back_with_a_new_one(source: str
     back = decided(guest, row, Reachability.UP, CLOSED, invite="newer")
     assert isinstance(back, Admit if same_node else Supersede)
     assert (back.node.id == row.id, back.node.approved, back.node.invite) == (same_node, True, "newer")
-    assert may_speak(Caller(ELSEWHERE, "newer-hash"), back.node)
+    assert may_speak(CallerIdentity(ELSEWHERE, "newer-hash"), back.node)
     former = decided(
         replace(guest, invite=Invite("nonce", "token-hash")), row, Reachability.UP, invite="newer"
     )
@@ -325,15 +325,15 @@ def test_the_longest_silent_goes_first() -> None:
 @pytest.mark.parametrize(
     ("caller", "of_secret", "of_address"),
     [
-        (Caller(HERE, "its-own"), True, False),
-        (Caller(ELSEWHERE, "its-own"), True, False),
-        (Caller(HERE, "another", shared=True), False, True),
-        (Caller(ELSEWHERE, "another", shared=True), False, False),
-        (Caller(HERE, "another"), False, False),
-        (Caller(), False, False),
+        (CallerIdentity(HERE, "its-own"), True, False),
+        (CallerIdentity(ELSEWHERE, "its-own"), True, False),
+        (CallerIdentity(HERE, "another", shared=True), False, True),
+        (CallerIdentity(ELSEWHERE, "another", shared=True), False, False),
+        (CallerIdentity(HERE, "another"), False, False),
+        (CallerIdentity(), False, False),
     ],
 )
-def test_only_the_node_speaks_for_itself(caller: Caller, of_secret: bool, of_address: bool) -> None:
+def test_only_the_node_speaks_for_itself(caller: CallerIdentity, of_secret: bool, of_address: bool) -> None:
     assert may_speak(caller, node(secret_hash="its-own", source=HERE)) is of_secret
     assert may_speak(caller, known()) is of_address
 
@@ -360,7 +360,7 @@ def test_nobody_else_speaks_for_a_row_of_the_first_release_or_takes_it(address: 
     """Its source was not recorded. A host name proves nothing, so there a person has to approve it again."""
     row = known(source="", address=address, http_address=address.replace("50051", "50050"))
     taker = peer(source=ELSEWHERE, address=row.address, http_address=row.http_address)
-    assert not may_speak(Caller(ELSEWHERE, shared=True), row)
+    assert not may_speak(CallerIdentity(ELSEWHERE, shared=True), row)
     assert not recognised(taker, row)
     assert not recognised(
         replace(taker, machine_id=MachineId("m"), secret_hash="taken"),
@@ -370,7 +370,7 @@ def test_nobody_else_speaks_for_a_row_of_the_first_release_or_takes_it(address: 
 
 def test_a_row_of_the_first_release_is_known_by_the_address_it_advertises() -> None:
     row = known(source="", address="10.0.0.7:50051", http_address="10.0.0.7:50050")
-    assert may_speak(Caller("10.0.0.7", shared=True), row)
+    assert may_speak(CallerIdentity("10.0.0.7", shared=True), row)
     assert recognised(peer(source="10.0.0.7", address=row.address, http_address=row.http_address), row)
 
 

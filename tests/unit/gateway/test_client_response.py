@@ -10,7 +10,7 @@ from remuda.core.clock import SystemClock
 from remuda.gateway import client_response as module
 from remuda.gateway.client_response import ClientGone, ClientResponse
 from remuda.gateway.openai.rendering import OPENAI
-from remuda.gateway.server import Headers
+from remuda.gateway.server import HeaderPairs
 from remuda.inference.model import RequestKind
 
 pytestmark = pytest.mark.anyio
@@ -33,7 +33,7 @@ class Line:
     def body(self) -> bytes | None:
         return b""
 
-    def answer(self, status: int, headers: Headers, body: bytes) -> None:
+    def answer(self, status: int, headers: HeaderPairs, body: bytes) -> None:
         raise AssertionError("whole answers are not what is tested here")
 
     def hang_up(self) -> None:

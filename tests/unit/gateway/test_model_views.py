@@ -67,12 +67,16 @@ SERVING = Serving(  # Only what a view asks for.
     None,  # type: ignore[arg-type]
     None,  # type: ignore[arg-type]
     None,  # type: ignore[arg-type]
+    None,  # type: ignore[arg-type]
     in_flight=lambda key: 0,
     unloads_at=lambda row: NOON,
     load_status=_nothing,
-    fleet_changed=lambda: _nothing(None),
+    routed=None,  # type: ignore[arg-type]
     out_of_reach=dict,
     files=None,  # type: ignore[arg-type]
+    room=None,  # type: ignore[arg-type]
+    prospects=None,  # type: ignore[arg-type]
+    staging_elsewhere=list,
 )
 
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remuda.core.errors import Invalid, NotFound
-from remuda.hubs.quantisations import ChosenFiles, NodeRoom, RepoFile, choose_files, precision
+from remuda.hubs.quantisations import ChosenFiles, NodeRoom, RepoFile, choose_entry, choose_files, precision
 
 GIB = 1 << 30
 REPO = (
@@ -135,3 +135,45 @@ def test_order_does_not_matter_and_what_is_chosen_fits(files: list[RepoFile], ro
     found = choose_files("a/b", files, "", nodes)
     assert paths(found) == paths(choose_files("a/b", REPO, "", nodes))
     assert sum(file.size for file in found.files) < max(rooms) * GIB
+
+
+SIZES = {"qwen-q4": 5 * GIB, "qwen-q8": 9 * GIB, "qwen-q2": 3 * GIB, "qwen-odd": 0}
+
+
+@pytest.mark.parametrize(
+    ("room_gib", "chosen", "words"),
+    [
+        (64, "qwen-q4", "qwen-q4 (5.0 GiB), which fits big (64.0 GiB)"),
+        (4, "qwen-q2", "qwen-q2 (3.0 GiB), the largest that fits a node: qwen-q4 takes about"),
+    ],
+)
+def test_a_gallerys_variants_are_chosen_among_as_quantisations_are(
+    room_gib: int, chosen: str, words: str
+) -> None:
+    name, reason = choose_entry("qwen", SIZES, "", [NodeRoom("big", room_gib * GIB)])
+
+    assert (name, reason.startswith(words)) == (chosen, True)
+
+
+def test_a_variant_may_be_asked_for_and_has_to_be_one() -> None:
+    assert choose_entry("qwen", SIZES, "QWEN-ODD", [NodeRoom("small", 1)])[0] == "qwen-odd"
+    with pytest.raises(NotFound) as missing:
+        choose_entry("qwen", SIZES, "llama", ())
+    assert "it has qwen-q4, qwen-q8, qwen-q2, qwen-odd" in missing.value.hint
+
+
+def test_where_no_variant_fits_the_way_out_is_named() -> None:
+    with pytest.raises(Invalid) as refused:
+        choose_entry("qwen", SIZES, "", [NodeRoom("small", 1 << 20)])
+
+    assert "the smallest variant, qwen-q2 (3.0 GiB)" in refused.value.message
+    assert refused.value.hint == "add a larger node, or name one with --variant, such as qwen-q2"
+
+
+def test_without_nodes_or_sizes_the_entry_itself_is_taken() -> None:
+    assert choose_entry("qwen", SIZES, "", ())[0] == "qwen-q4"
+    assert choose_entry("qwen", {"a": 0, "b": 5}, "", [NodeRoom("n", 1)]) == (
+        "a",
+        "a, the usual choice: its gallery does not tell how large it is",
+    )
+    assert choose_entry("qwen", {"a": 0}, "", ()) == ("a", "")

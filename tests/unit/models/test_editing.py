@@ -142,6 +142,8 @@ names = st.sampled_from(["name", "a", "b", "parameters", "template", "stopwords"
 
 
 @example([(("spice", "name"), ":0")])
+@example([(("spice", "name"), "a]")])  # The map is written within braces.
+@example([(("spice", "name"), "a, b")])
 @given(st.lists(st.tuples(st.lists(names, min_size=1, max_size=2).map(tuple), st.none() | words), max_size=4))
 def test_any_text_can_be_set_and_is_read_back(assigned: list[tuple[tuple[str, ...], str | None]]) -> None:
     text = TEXT

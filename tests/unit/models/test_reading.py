@@ -128,8 +128,8 @@ def test_a_name_that_nothing_could_go_by_is_refused(name: str) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "must be a map"),
-        ("[a]", "must be a map"),
+        ("", "this is neither a model file nor the YAML"),
+        ("[a]", "this is neither a model file nor the YAML"),
         ("name: [}", "line 1: not valid YAML"),
         ("name: a\nname: b", "line 2: name: given twice"),
         ("name: !!python/name:os.system x", "line 1: the tag tag:yaml.org,2002:python/name:os.system"),

@@ -7,7 +7,12 @@ from remuda.core.errors import Invalid, Misconfigured
 from remuda.core.slices import at_once
 from remuda.models import templates
 from remuda.models.config import ModelConfig, Template
-from remuda.models.templates import ChatMessage, render_completion
+from remuda.models.templates import (
+    ChatMessage,
+    check_ollamas,
+    is_ollamas,
+    render_completion,
+)
 
 CHATML = Template(
     chat="{{.Input -}}\n<|im_start|>assistant\n",
@@ -173,3 +178,96 @@ def test_a_template_that_cannot_be_used_is_named(template: Template, said: str) 
 def test_functions_that_are_none_are_refused(functions: str) -> None:
     with pytest.raises(Invalid):
         render_chat(model(), [HELLO], functions)
+
+
+LLAMA = """{{ if .System }}<|system|>
+{{ .System }}<|end|>{{ end }}{{ if .Prompt }}<|user|>
+{{ .Prompt }}<|end|>{{ end }}<|assistant|>
+{{ .Response }}<|end|>"""
+QWEN = """{{- if .Messages }}
+{{- if or .System .Tools }}<|im_start|>system
+{{- if .System }}
+{{ .System }}
+{{- end }}
+{{- if .Tools }}
+
+# Tools
+<tools>
+{{- range .Tools }}
+{"type": "function", "function": {{ .Function }}}
+{{- end }}
+</tools>
+{{- end }}<|im_end|>
+{{ end }}
+{{- range $i, $_ := .Messages }}
+{{- $last := eq (len (slice $.Messages $i)) 1 -}}
+{{- if eq .Role "user" }}<|im_start|>user
+{{ .Content }}<|im_end|>
+{{ else if eq .Role "assistant" }}<|im_start|>assistant
+{{ if .Content }}{{ .Content }}
+{{- else if .ToolCalls }}<tool_call>
+{{ range .ToolCalls }}{"name": "{{ .Function.Name }}", "arguments": {{ .Function.Arguments }}}
+{{ end }}</tool_call>
+{{- end }}{{ if not $last }}<|im_end|>
+{{ end }}
+{{- else if eq .Role "tool" }}<|im_start|>user
+<tool_response>
+{{ .Content }}
+</tool_response><|im_end|>
+{{ end }}
+{{- if and (ne .Role "assistant") $last }}<|im_start|>assistant
+{{ end }}
+{{- end }}
+{{- else }}
+{{- if .System }}<|im_start|>system
+{{ .System }}<|im_end|>
+{{ end }}{{ if .Prompt }}<|im_start|>user
+{{ .Prompt }}<|im_end|>
+{{ end }}<|im_start|>assistant
+{{ end }}{{ .Response }}{{ if .Response }}<|im_end|>{{ end }}"""
+CHAT = [ChatMessage("user", "hi"), ChatMessage("assistant", "yo"), ChatMessage("user", "more")]
+
+
+def _ollamas(
+    template: str, messages: Sequence[ChatMessage], functions_json: str = "", system: str = ""
+) -> str:
+    config = ModelConfig(name="m", template=Template(chat=template))
+    return render_chat(config, messages, functions_json, system)
+
+
+def test_a_template_of_ollama_is_given_question_and_answer() -> None:
+    assert _ollamas(LLAMA, CHAT, system="Be brief.") == (
+        "<|system|>\nBe brief.<|end|><|user|>\nhi<|end|><|assistant|>\nyo<|end|>"
+        "<|user|>\nmore<|end|><|assistant|>\n"
+    )
+
+
+def test_a_template_of_ollama_is_given_all_messages() -> None:
+    assert _ollamas(QWEN, CHAT, system="Be brief.") == (
+        "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nhi<|im_end|>\n"
+        "<|im_start|>assistant\nyo<|im_end|>\n<|im_start|>user\nmore<|im_end|>\n<|im_start|>assistant\n"
+    )
+
+
+def test_tools_and_calls_reach_a_template_of_ollama() -> None:
+    called = '[{"type":"function","function":{"name":"weather","arguments":"{\\"in\\":\\"Rome\\"}"}}]'
+    messages = [CHAT[0], ChatMessage("assistant", tool_calls_json=called), ChatMessage("tool", "sunny")]
+
+    prompt = _ollamas(QWEN, messages, '[{"name":"weather"}]')
+
+    assert '{"name": "weather", "arguments": {"in":"Rome"}}' in prompt
+    assert '"function": {"name":"weather"' in prompt
+    assert "<tool_response>\nsunny\n</tool_response>" in prompt
+
+
+@pytest.mark.parametrize("text", ["{{ .Prompt | title }}", "{{ .Response }}", "{{ .Messages.Last }}"])
+def test_a_template_of_ollama_that_cannot_be_used_is_told(text: str) -> None:
+    with pytest.raises(Misconfigured):
+        check_ollamas(text)
+
+
+def test_templates_of_ollama_are_told_from_those_of_localai() -> None:
+    check_ollamas(LLAMA)
+    check_ollamas(QWEN)
+    assert is_ollamas(LLAMA)
+    assert not is_ollamas("{{.Input}} {{.Prompt}}")

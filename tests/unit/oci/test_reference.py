@@ -11,10 +11,10 @@ from remuda.core.errors import Invalid
 from remuda.oci.reference import (
     Archive,
     Folder,
+    ImageSource,
     OciFile,
     OciImage,
     Reference,
-    Source,
     parse_digest,
     parse_reference,
     parse_source,
@@ -93,11 +93,11 @@ def test_a_written_reference_reads_as_itself(
 
 @given(st.text(max_size=100))
 def test_any_text_is_a_source_or_refused(text: str) -> None:
-    source: Source | None = None
+    source: ImageSource | None = None
     with suppress(Invalid):
         source = parse_source(text)
 
-    assert source is None or isinstance(source, Source)
+    assert source is None or isinstance(source, ImageSource)
 
 
 def test_a_digest_outranks_a_tag() -> None:
@@ -122,7 +122,7 @@ def test_a_digest_outranks_a_tag() -> None:
         ("../backend", Folder(Path("../backend"))),
     ],
 )
-def test_sources_are_told_apart(text: str, expected: Source) -> None:
+def test_sources_are_told_apart(text: str, expected: ImageSource) -> None:
     assert parse_source(text) == expected
 
 

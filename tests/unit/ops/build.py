@@ -6,6 +6,7 @@ from typing import Any
 
 from remuda.core.ids import BootId, NodeId
 from remuda.ops.model import Goal, Kind, Moment, Operation, OpId, RollOut, Source, State, Step
+from remuda.ops.reasons import reason_in_words
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 OP, NODE, BOOT = OpId("op-1"), NodeId("node-1"), BootId("boot-1")
@@ -17,7 +18,10 @@ def at(seconds: float = 0, fraction: float = 0.0) -> Moment:
 
 
 def a_step(kind: Kind = Kind.INSTALL, node: str = NODE, op: str = OP, digest: str = "", **more: Any) -> Step:
+    """`reason` gives it one in words."""
     goal = Goal(("cpu-llama-cpp", "llama-cpp"), digest)
+    if "reason" in more:
+        more["why"] = reason_in_words(more.pop("reason"))
     step = Step(OpId(op), NodeId(node), f"name-of-{node}", kind, Source("llama-cpp"), goal)
     return replace(step, **more)
 

@@ -19,6 +19,7 @@ from remuda.ops.concurrency import (
     woken,
 )
 from remuda.ops.model import Goal, Kind, RollOut, Source, Stage, State, Step, Wish
+from remuda.ops.reasons import StepCause, because
 from tests.unit.ops.build import NODE, NOW, OP, PINNED, a_step, an_operation, running
 
 OTHER = "sha256:" + "b" * 64
@@ -212,13 +213,13 @@ def test_all_nodes_of_an_operation_go_at_once_within_its_bound() -> None:
 def test_a_later_operation_waits_for_the_earlier_one_on_the_same_node_and_backend() -> None:
     first, second = an_operation("a"), an_operation("b", asked_s=1)
     waits = blocked([second, first], [a_step(op="a"), a_step(op="b"), a_step(op="b", node="other")], away=())
-    assert waits == {("b", "node-1"): "waiting for operation a on this node"}
+    assert waits == {("b", "node-1"): because(StepCause.OTHER_OPERATION_HERE, "a")}
 
 
 def test_an_earlier_operation_that_is_tried_again_waits_for_a_later_one_at_work() -> None:
     again, at_work = a_step(op="a", attempt=3), running(Kind.REMOVE, op="b")
     waits = blocked([an_operation("a"), an_operation("b", asked_s=1)], [again, at_work], away=())
-    assert waits == {("a", "node-1"): "waiting for operation b on this node"}
+    assert waits == {("a", "node-1"): because(StepCause.OTHER_OPERATION_HERE, "b")}
 
 
 def test_an_operation_that_is_over_on_a_node_is_in_nobodys_way() -> None:
@@ -230,7 +231,7 @@ def test_with_a_canary_one_node_goes_first() -> None:
     steps = [a_step(node=f"n{number}") for number in range(4)]
     waits = blocked([an_operation(roll_out=ROLLING)], steps, away=())
     assert len(waits) == 3
-    assert set(waits.values()) == {"waiting for the first node to succeed"}
+    assert set(waits.values()) == {because(StepCause.CANARY)}
 
 
 def test_a_node_that_has_nothing_to_start_the_new_version_with_does_not_go_first() -> None:
@@ -272,7 +273,7 @@ def test_a_node_that_had_the_new_version_already_is_no_canary() -> None:
     had = a_step(Kind.UPGRADE, node="n0", state=State.SUCCEEDED, attempt=1, proves=True)
     others = [a_step(Kind.UPGRADE, node=f"n{number}", proves=True) for number in (1, 2)]
     waits = blocked([an_operation(roll_out=ROLLING)], [had, *others], away=())
-    assert waits == {others[1].key: "waiting for the first node to succeed"}
+    assert waits == {others[1].key: because(StepCause.CANARY)}
 
 
 def test_the_canary_is_chosen_among_nodes_that_are_there() -> None:
@@ -294,7 +295,7 @@ def test_a_canary_that_is_away_is_waited_for_until_it_is_lost(canary: Step) -> N
     operation, steps = an_operation(roll_out=ROLLING), [canary, a_step(node="n1"), a_step(node="n2")]
     waits = blocked([operation], steps, away={canary.node})
     assert {node for _, node in waits} == {"n1", "n2"}
-    assert all("name-of-n0 has to succeed first and is offline" in why for why in waits.values())
+    assert set(waits.values()) == {because(StepCause.CANARY_AWAY, "name-of-n0")}
     waits = blocked([operation], steps, away={canary.node}, lost={canary.key})
     assert {node for _, node in waits} == {"n2"}, "another goes first"
 
@@ -320,14 +321,15 @@ def test_a_failure_stops_a_roll_out_that_proves_itself() -> None:
     failed = a_step(Kind.UPGRADE, node="n0", state=State.FAILED, reason="it does not start")
     operation = an_operation(kind=Kind.UPGRADE, roll_out=ROLLING)
     why = halted(operation, [failed])
-    assert why == "the roll-out stopped at name-of-n0: it does not start"
+    assert str(why) == "the roll-out stopped at name-of-n0: it does not start"
+    assert why is not None
     stopped = halt(a_step(Kind.UPGRADE, node="n1"), why)
-    assert (stopped.state, stopped.reason) == (State.CANCELLED, why)
+    assert (stopped.state, stopped.why) == (State.CANCELLED, why)
     assert halt(running(), why).state is State.RUNNING, "what has begun is seen through"
 
 
 def test_a_failure_stops_nothing_where_all_go_at_once() -> None:
-    assert halted(an_operation(), [a_step(state=State.FAILED)]) == ""
+    assert halted(an_operation(), [a_step(state=State.FAILED)]) is None
 
 
 states = st.sampled_from(tuple(State))

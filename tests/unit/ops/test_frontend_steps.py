@@ -5,8 +5,9 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
+from structlog.testing import capture_logs
 
-from remuda.core.errors import Problem
+from remuda.core.errors import PeerFailed, Problem
 from remuda.core.ids import NodeId
 from remuda.ops import concurrency
 from remuda.ops.commander import Timeouts
@@ -27,20 +28,23 @@ from remuda.ops.model import (
     Wish,
 )
 from remuda.ops.planning import PassPlan, Room, attempts_at_work, plan, to_hold
-from remuda.ops.ports import Live, Request
+from remuda.ops.ports import Live, OpenRequest
 from remuda.ops.progress import summarise
+from remuda.ops.reasons import StepCause, because, reason_in_words
 from remuda.wire.models import ModelDeleteReply
 from tests.support.virtual_ops import World, time_passes, virtually
 from tests.unit.ops.build import NODE, NOW
 
 OPEN_FOR = timedelta(seconds=20)
-NO_BUS = Room(0, "no bus", 3)
+NO_BUS = Room(0, because(StepCause.BUS_DOWN, "no server"), 3)
 SOURCE = Source("", uri="https://a/m.gguf", name="m", model=ModelSpec())
 
 
 def a_step(
     kind: Kind = Kind.INSTALL_MODEL, node: NodeId = FRONTENDS, op: str = "op-1", **more: object
 ) -> Step:
+    if "reason" in more:
+        more["why"] = reason_in_words(str(more.pop("reason")))
     made = Step(OpId(op), node, str(node), kind, SOURCE, Goal(("model m",)))
     return replace(made, **more)  # type: ignore[arg-type]
 
@@ -50,17 +54,17 @@ def an_operation(kind: Kind = Kind.INSTALL_MODEL, op: str = "op-1", wish: Wish =
 
 
 def passed(
-    step: Step, *requests: Request, at_s: float = 0, wish: Wish = Wish.RUN, room: Room = NO_BUS
+    step: Step, *requests: OpenRequest, at_s: float = 0, wish: Wish = Wish.RUN, room: Room = NO_BUS
 ) -> PassPlan:
     now = NOW + timedelta(seconds=at_s)
     live = Live(now, (an_operation(step.kind, wish=wish),), (step,), requests, ())
     return plan(live, {}, lambda one: Moment(now, 0.5, Timeouts().policy(one, StepPolicy())), room)
 
 
-def begun() -> tuple[Step, Request]:
+def begun() -> tuple[Step, OpenRequest]:
     decided = passed(a_step())
     (_, step) = decided.changes[0]
-    return step, Request(step.op, step.node, step.attempt, NOW, NOW + OPEN_FOR)
+    return step, OpenRequest(step.op, step.node, step.attempt, NOW, NOW + OPEN_FOR)
 
 
 def test_it_begins_without_a_bus_and_without_a_node() -> None:
@@ -117,12 +121,12 @@ def test_nodes_are_asked_after_the_frontends_and_not_if_those_kept_it() -> None:
     own, other = a_step(Kind.REMOVE_MODEL), a_step(Kind.REMOVE_MODEL, NodeId(NODE))
     operation = an_operation(Kind.REMOVE_MODEL)
     waits = concurrency.blocked([operation], [own, other], ())
-    assert waits == {other.key: "waiting for the frontends to remove it first"}
+    assert waits == {other.key: because(StepCause.FRONTENDS_FIRST)}
     done = replace(own, state=State.SUCCEEDED)
     assert concurrency.blocked([operation], [done, other], ()) == {}
-    assert concurrency.halted(operation, [done, other]) == ""
-    kept = replace(own, state=State.CANCELLED, reason="cancelled")
-    assert "not removed from the frontends" in concurrency.halted(operation, [kept, other])
+    assert concurrency.halted(operation, [done, other]) is None
+    kept = replace(own, state=State.CANCELLED, why=because(StepCause.CANCELLED))
+    assert concurrency.halted(operation, [kept, other]) == because(StepCause.MODEL_KEPT, "cancelled")
 
 
 def test_an_install_ends_what_would_remove_it_from_nodes_later() -> None:
@@ -164,3 +168,73 @@ def test_a_node_is_told_which_files_of_a_model_to_remove_until_it_has() -> None:
         ] * 2
 
     virtually(test, reconciles=True)
+
+
+class BrokenWork:
+    """Implements ops.ports.FrontendWork, with a bug."""
+
+    def __init__(self, fault: Exception) -> None:
+        self.fault = fault
+        self.tries = 0
+
+    async def carry_out(self, step: Step) -> None:
+        self.tries += 1
+        raise self.fault
+
+
+@pytest.mark.parametrize("kind", [Kind.INSTALL_MODEL, Kind.REMOVE_MODEL])
+@pytest.mark.parametrize(
+    "fault", [ValueError("longer than 255 bytes"), ExceptionGroup("x", [ValueError("longer than 255 bytes")])]
+)
+def test_defect_ends_the_attempt_as_failed_with_its_text(kind: Kind, fault: Exception) -> None:
+    work = BrokenWork(fault)
+
+    async def test(world: World) -> None:
+        await world.frontend.store.submit(an_operation(kind), [a_step(kind)])
+        world.frontend.signal.notify()
+        with capture_logs() as lines:
+            await time_passes(600)
+        step = await world.frontend.step()
+        assert (step.state, step.problem and step.problem.code) == (State.FAILED, "internal")
+        assert "ValueError: longer than 255 bytes" in step.reason
+        assert [line["event"] for line in lines].count("dispatch_broke") == work.tries == 1
+
+    virtually(test, reconciles=True, frontend_work=lambda store, board: work)
+
+
+def test_peer_that_fails_a_frontends_work_is_named_and_the_attempts_are_bounded() -> None:
+    work = BrokenWork(PeerFailed("the storage does not answer"))
+
+    async def test(world: World) -> None:
+        await world.frontend.store.submit(an_operation(), [a_step()])
+        world.frontend.signal.notify()
+        await time_passes(24 * 3600)
+        step = await world.frontend.step()
+        assert (step.state, step.reason) == (State.FAILED, "the storage does not answer")
+        assert 1 < work.tries <= StepPolicy().failures_max
+
+    virtually(test, reconciles=True, frontend_work=lambda store, board: work)
+
+
+ASKED_TO_WAIT = Problem("registry_failed", "asked too often, and asks to wait 3600 s", "", True, wait_s=3600)
+
+
+def test_next_attempt_is_not_before_the_server_wants_it_and_the_step_says_so_at_once() -> None:
+    step, request = begun()
+    ended = replace(request, open_until=NOW + OPEN_FOR, ended=True, ending=ASKED_TO_WAIT)
+    (_, waits) = passed(step, ended).changes[0]
+    assert (waits.state, waits.wait_until) == (State.PENDING, NOW + timedelta(hours=1))
+    assert waits.reason.startswith("the server asks to wait: next attempt at ")
+    assert not passed(waits, at_s=3599).changes
+    assert passed(waits, at_s=3601).dispatches
+    summary = summarise(an_operation(), [waits], {})
+    assert "asks to wait 3600 s; the server asks to wait: next attempt at" in summary.message
+
+
+def test_wait_that_a_server_asks_for_is_bounded_and_ends_with_a_retry_or_a_cancellation() -> None:
+    step, request = begun()
+    ended = replace(request, ended=True, ending=replace(ASKED_TO_WAIT, wait_s=10**9))
+    (_, waits) = passed(step, ended).changes[0]
+    assert waits.wait_until == NOW + StepPolicy().server_wait_most
+    assert passed(concurrency.asked_again(waits)).dispatches
+    assert passed(waits, wish=Wish.CANCEL).changes[0][1].state is State.CANCELLED

@@ -15,7 +15,7 @@ V1, V2 = "registry.example/me/x:v1", "registry.example/me/x:v2"
 def installed(uri: str, digest: str, *, pinned: str = "", foreign: bool = False, wanted: str = V2) -> object:
     node = a_node("n", artifact("x", digest, uri=uri), foreign=foreign)
     step = replace(a_step(node="id-n"), source=Source("x", uri=wanted, name="x"), goal=Goal(("x",), pinned))
-    return observe(step, node, None, "", NOW).installed
+    return observe(step, node, None, None, NOW).installed
 
 
 @pytest.mark.parametrize("foreign", [False, True])

@@ -29,7 +29,7 @@ from remuda.ops.model import (
     Wish,
 )
 from remuda.ops.planning import PassPlan, Room, attempts_at_work, plan, to_hold
-from remuda.ops.ports import Live, Request
+from remuda.ops.ports import Live, OpenRequest
 from remuda.ops.reconciler import Pace
 from remuda.scheduler.load_ops import load_operation, unload_operation
 from remuda.wire.nodes import Report
@@ -62,7 +62,7 @@ class Course:
     def __init__(self, kind: Kind) -> None:
         self.operation, self.step = asked_for(kind)
         self.now = NOW
-        self.request: Request | None = None
+        self.request: OpenRequest | None = None
         self.sent: list[Verb] = []
 
     def pass_once(self, after_s: float = 0, view: ObservedNode | None = None, *, there: bool = True) -> Step:
@@ -82,7 +82,7 @@ class Course:
             begun = after.attempt > self.step.attempt
             self.step = after
             if begun:
-                self.request = Request(
+                self.request = OpenRequest(
                     after.op, after.node, after.attempt, self.now, open_until=self.now + OPEN_FOR
                 )
             elif after.state not in (State.RUNNING, State.STOPPING):
@@ -308,7 +308,7 @@ def test_loads_and_what_is_done_to_backends_do_not_wait_for_each_other(kind: Kin
 def test_what_we_load_is_held_also_on_nodes_that_report() -> None:
     operation, step = asked_for(Kind.LOAD)
     step = replace(step, state=State.RUNNING, attempt=1)
-    request = Request(step.op, step.node, 1, NOW, open_until=NOW + OPEN_FOR / 3)
+    request = OpenRequest(step.op, step.node, 1, NOW, open_until=NOW + OPEN_FOR / 3)
     live = Live(NOW, (operation,), (step,), (request,), ())
     key = (step.op, step.node, 1)
     nodes = {NodeId(NODE): a_view(NOW)}

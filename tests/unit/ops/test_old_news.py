@@ -7,7 +7,8 @@ from remuda.core.ids import BootId
 from remuda.fleet.verdicts import ObservedNode
 from remuda.ops.model import Kind, Observation, State, Step, Wish
 from remuda.ops.planning import observe
-from remuda.ops.ports import Request
+from remuda.ops.ports import OpenRequest
+from remuda.ops.reasons import StepCause, because
 from remuda.ops.steps import advance
 from remuda.wire.nodes import InstalledArtifact, Report
 from tests.unit.ops.build import BOOT, NOW, a_step, at, running
@@ -30,21 +31,21 @@ def after(step: Step, seen: Observation, seconds: float = 0) -> Step:
 
 
 def test_a_removal_that_waits_for_an_install_is_not_done_because_nothing_is_there_yet() -> None:
-    waiting = after(a_step(Kind.REMOVE), replace(UP, blocked="operation x goes first"))
-    assert (waiting.state, waiting.reason) == (State.PENDING, "operation x goes first")
+    waiting = after(a_step(Kind.REMOVE), replace(UP, blocked=because(StepCause.OTHER_OPERATION_HERE, "x")))
+    assert (waiting.state, waiting.reason) == (State.PENDING, "waiting for operation x on this node")
 
 
 def test_a_report_from_before_the_last_step_ended_says_nothing_about_the_next() -> None:
     def seen(heard_s: float) -> bool | None:
-        return observe(a_step(), heard(heard_s), None, "", NOW, ended_at=NOW).installed
+        return observe(a_step(), heard(heard_s), None, None, NOW, ended_at=NOW).installed
 
     assert (seen(-1), seen(1), seen(6)) == (None, None, True)
 
 
 def test_a_report_from_before_an_attempt_began_does_not_end_it() -> None:
     step = running()
-    request: Request = a_request(step)
-    before, since = (observe(step, heard(second), request, "", NOW) for second in (-1, 6))
+    request: OpenRequest = a_request(step)
+    before, since = (observe(step, heard(second), request, None, NOW) for second in (-1, 6))
     assert (before.installed, before.told) == (None, False)
     assert (since.installed, since.told) == (True, True)
 

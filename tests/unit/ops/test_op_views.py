@@ -14,6 +14,7 @@ from remuda.ops.model import Kind, OpId, ReplicaTarget, Source, State, Step, Wis
 from remuda.ops.op_views import grouped_failures, with_steps
 from remuda.ops.ports import Progress, View
 from remuda.ops.progress import NOTHING_LIVE, LiveProgress, overlaid
+from remuda.wire.broadcasts import StagingStatus
 from remuda.wire.codec import encode
 from tests.unit.ops.build import NOW, a_step, an_operation, running
 
@@ -32,7 +33,7 @@ def item(view: View) -> dict[str, Any]:
 
 
 def test_a044_the_contract_has_five_words_for_a_node() -> None:
-    assert set(get_args(op_views.NodeStatus)) == {
+    assert set(get_args(op_views.ContractStatus)) == {
         "queued",
         "downloading",
         "running_on_worker",
@@ -316,3 +317,53 @@ def test_load_whose_files_are_on_their_way_is_listed_as_staging() -> None:
     installing = replace(heard, phase="downloading")
     assert op_views.staging_items([seen(step, progress={step.node: installing})]) == ()
     assert op_views.staging_items([seen(step)]) == ()
+
+
+def test_bytes_of_staging_are_always_there_and_of_others_where_there_are_any() -> None:
+    step = replace(running(), kind=Kind.LOAD, target=ReplicaTarget(ReplicaKey("qwen", 0), "r1"))
+    hashing = Progress(step.attempt, 0.0, "hashing", "Hashing q.gguf", 0, 40)
+    (shown,) = op_views.staging_items([seen(step, progress={step.node: hashing})])
+    decoded = json.loads(encode(shown))
+    assert (decoded["progress"], decoded["currentBytes"], decoded["totalBytes"]) == (0, 0, 40)
+    (other,) = op_views.operation_items([seen(running())], NOW)
+    assert not {"currentBytes", "totalBytes"} & set(json.loads(encode(other)))
+
+
+def test_staging_that_another_frontend_tells_of_is_listed_unless_it_is_known_here() -> None:
+    step = replace(running(), kind=Kind.LOAD, target=ReplicaTarget(ReplicaKey("qwen", 0), "r1"))
+    own = Progress(step.attempt, 0.2, "staging", "Copying 1/2 q.gguf", 10, 40)
+    told = [
+        StagingStatus(model_id="qwen", node_name="elsewhere", progress=99),
+        StagingStatus(model_id="bge", node_name="theirs", progress=7.9, bytes_sent=3, total_bytes=9),
+        StagingStatus(model_id="odd", progress=-1),
+    ]
+    items = op_views.staging_items([seen(step, progress={step.node: own})], told)
+    assert [(item.id, item.progress, item.nodeName) for item in items] == [
+        ("staging:odd", 0, ""),
+        ("staging:bge", 7, "theirs"),
+        ("staging:qwen", 25, step.node_name),
+    ]
+    theirs = json.loads(encode(items[1]))
+    assert (theirs["currentBytes"], theirs["totalBytes"], theirs["cancellable"]) == (3, 9, False)
+    assert "nodeID" not in theirs
+
+
+def test_staging_of_a_model_on_several_nodes_is_one_entry_by_the_contracts_id() -> None:
+    target = ReplicaTarget(ReplicaKey("qwen", 0), "r1")
+    step = replace(running(), kind=Kind.LOAD, target=target)
+    far = Progress(step.attempt, 0.8, "staging", "Copying 1/1 q.gguf", 30, 40)
+    near = replace(far, current_bytes=10)
+    views = [seen(step, progress={step.node: heard}) for heard in (far, near)]
+    assert [item.progress for item in op_views.staging_items(views)] == [25]
+
+
+@pytest.mark.parametrize(
+    ("kind", "state", "retryable"),
+    [
+        (Kind.INSTALL, State.FAILED, True),
+        (Kind.INSTALL, State.SUCCEEDED, False),
+        (Kind.LOAD, State.FAILED, False),
+    ],
+)
+def test_only_what_a_retry_would_begin_is_retryable(kind: Kind, state: State, retryable: bool) -> None:
+    assert op_views.op_view(seen(a_step(state=state), kind=kind)).retryable is retryable

@@ -2,6 +2,7 @@
 
 from datetime import timedelta
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,13 +16,14 @@ everything = st.lists(st.builds(lambda state: a_step(state=state), st.sampled_fr
 
 
 @given(everything, st.sampled_from(tuple(Wish)), st.floats(-1, 2))
-def test_it_is_final_and_whole_exactly_when_all_its_steps_are(
+def test_it_is_final_exactly_when_all_its_steps_are_and_whole_when_all_are_done(
     steps: list[Step], wish: Wish, progress: float
 ) -> None:
     summary = summarise(an_operation(wish=wish), steps, {step.node: progress for step in steps})
     over = all(step.state.final for step in steps)
     assert summary.status.final == over
-    assert (summary.fraction == 1) == over
+    whole = all(step.state in (State.SUCCEEDED, State.SKIPPED) for step in steps)
+    assert (summary.fraction == 1) == whole
     assert 0 <= summary.fraction <= 1
 
 
@@ -38,6 +40,12 @@ def test_a_failed_node_is_named_with_its_reason() -> None:
 def test_progress_is_the_mean_over_the_nodes() -> None:
     steps = [a_step(node="a", state=State.SUCCEEDED), running(node="b")]
     assert summarise(an_operation(), steps, {NodeId("b"): 0.5}).fraction == 0.75
+
+
+@pytest.mark.parametrize("state", [State.FAILED, State.CANCELLED, State.PENDING])
+def test_what_failed_was_cancelled_or_waits_is_as_far_as_it_came(state: State) -> None:
+    assert summarise(an_operation(), [a_step(state=state)], {}).fraction == 0
+    assert summarise(an_operation(), [a_step(state=state)], {NodeId("node-1"): 0.4}).fraction == 0.4
 
 
 def test_an_operation_is_paused_once_nothing_is_at_work() -> None:

@@ -12,14 +12,18 @@ from remuda.fleet.health import NodeStatus, Reachability, Standing
 from remuda.fleet.verdicts import BackendInventory, ObservedNode
 from remuda.ops.model import Dispatch, Kind, Moment, Operation, OpId, RollOut, Stage, State, Step, Verb
 from remuda.ops.planning import PassPlan, Room, attempts_at_work, plan, telling, to_hold, unwanted
-from remuda.ops.ports import Live, Request
+from remuda.ops.ports import Live, OpenRequest
 from remuda.ops.progress import summarise
+from remuda.ops.reasons import StepCause, because
 from remuda.wire.nodes import InstalledArtifact, Report, Work
 from tests.support.nodes import node
 from tests.unit.ops.build import BOOT, NODE, NOW, OP, a_step, an_operation, at, running
 
 ROOM = Room(1000)
 THERE = InstalledArtifact(name="cpu-llama-cpp")
+
+
+NO_BUS = because(StepCause.BUS_DOWN, "the bus is down")
 
 
 def a_view(
@@ -40,9 +44,9 @@ def a_view(
     return replace(ObservedNode(standing, reports, report, None), **more)
 
 
-def a_request(step: Step, begun_s: float = 0, **more: Any) -> Request:
+def a_request(step: Step, begun_s: float = 0, **more: Any) -> OpenRequest:
     begun_at = NOW + timedelta(seconds=begun_s)
-    made = Request(step.op, step.node, step.attempt, begun_at, begun_at + timedelta(seconds=60))
+    made = OpenRequest(step.op, step.node, step.attempt, begun_at, begun_at + timedelta(seconds=60))
     return replace(made, **more)
 
 
@@ -50,7 +54,7 @@ def a_pass(
     *steps: Step,
     views: tuple[ObservedNode, ...] = (a_view(),),
     operations: tuple[Operation, ...] = (an_operation(),),
-    requests: tuple[Request, ...] = (),
+    requests: tuple[OpenRequest, ...] = (),
     after_s: float = 0,
     room: Room = ROOM,
 ) -> PassPlan:
@@ -69,13 +73,15 @@ def test_an_operation_on_many_nodes_begins_on_all_at_once() -> None:
 
 def test_no_more_begin_than_there_is_room_for_and_the_others_say_why() -> None:
     ids = ["node-1", "node-2", "node-3"]
-    decided = a_pass(*(a_step(node=one) for one in ids), views=tuple(map(a_view, ids)), room=Room(2, "full"))
+    decided = a_pass(*(a_step(node=one) for one in ids), views=tuple(map(a_view, ids)), room=Room(2))
     assert len(decided.dispatches) == 2
-    assert [after.reason for _, after in decided.changes if after.state is State.PENDING] == ["full"]
+    assert [after.reason for _, after in decided.changes if after.state is State.PENDING] == [
+        "as many nodes are busy as may be at once"
+    ]
 
 
 def test_while_the_bus_is_down_nothing_begins_and_no_attempt_is_spent() -> None:
-    decided = a_pass(a_step(), room=Room(0, "nothing can be sent now: the bus is down"))
+    decided = a_pass(a_step(), room=Room(0, NO_BUS))
     (_, after), *_ = decided.changes
     assert (after.attempt, after.reason) == (0, "nothing can be sent now: the bus is down")
 
@@ -89,7 +95,7 @@ def test_an_offline_node_keeps_its_step_queued_with_the_reason_and_is_sent_nothi
 
 
 def test_how_long_a_node_is_away_is_not_written_again_and_again() -> None:
-    step = a_step(reason="no heartbeat for 90 s; continues when it returns")
+    step = a_step(why=because(StepCause.NODE_AWAY, "no heartbeat for 90 s; continues when it returns"))
     assert a_pass(step, views=(a_view(away="no heartbeat for 95 s"),)).changes == ()
     assert a_pass(step, views=(a_view(away="its worker was stopped"),)).changes != ()
 
@@ -298,7 +304,7 @@ def test_after_a_missed_reply_a_removal_is_asked_for_again_only_when_it_should_b
 def test_nothing_is_asked_for_again_while_nothing_can_be_sent() -> None:
     step = running(wait_until=NOW + timedelta(hours=3))
     view = a_view(reports=False, inventory=BackendInventory(NODE, BOOT, NOW + timedelta(seconds=51), ()))
-    requests, room = (a_request(step, open_until=NOW + HELD),), Room(0, "the bus is down")
+    requests, room = (a_request(step, open_until=NOW + HELD),), Room(0, NO_BUS)
     assert not a_pass(step, views=(view,), requests=requests, after_s=55, room=room).changes
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from remuda.core.entropy import SeededEntropy
 from remuda.core.errors import Problem, Unavailable
+from remuda.core.events import Notifier
 from remuda.core.ids import BootId, FrontendId, NodeId
 from remuda.fleet.health import NodeStatus, Standing
 from remuda.fleet.verdicts import ObservedNode
@@ -76,7 +77,7 @@ def operations_over(
         clock=clock,
         entropy=SeededEntropy(1),
         policy=Policy(),
-        changed=lambda: None,
+        signal=Notifier(),
     )
 
 

@@ -9,9 +9,8 @@ from structlog.testing import capture_logs
 from remuda.core.errors import BusRefused, BusUnusable, PeerFailed, RemudaError, StoreUnusable
 from remuda.core.ids import BootId, NodeId
 from remuda.ops import op_views
-from remuda.ops.model import Kind, Observation, OpId, Outcome, Stage, State, Verb, Wish
+from remuda.ops.model import AttemptKey, Kind, Observation, OpId, Outcome, Stage, State, Verb, Wish
 from remuda.ops.ports import View
-from remuda.ops.progress_board import AttemptKey
 from remuda.ops.steps import advance
 from remuda.wire.backends import (
     BackendDeleteReply,

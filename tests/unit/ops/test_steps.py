@@ -24,10 +24,12 @@ from remuda.ops.model import (
     Verb,
     Wish,
 )
+from remuda.ops.reasons import StepCause, because
 from remuda.ops.replies import UNREACHABLE
-from remuda.ops.steps import LOST, NOT_PROVEN, NOTHING_TO_DO, WAITS_TO_RETRY, advance
+from remuda.ops.steps import LOST, NOT_PROVEN, advance
 from tests.unit.ops.build import BOOT, NODE, NOW, OP, PINNED, a_step, at, running
 
+BEHIND_X = because(StepCause.OTHER_OPERATION_HERE, "x")
 UP = Observation(boot=BOOT, installed=False)
 FOREIGN = replace(UP, reports=False, installed=None)
 BROKEN = Problem("install_failed", "no such image", retryable=True)
@@ -69,8 +71,8 @@ def test_a_node_that_is_away_queues_the_step_with_the_reason_and_sends_nothing()
 
 
 def test_a_step_waits_for_its_turn() -> None:
-    step, dispatch = advance(a_step(), replace(UP, blocked="operation x goes first"), Wish.RUN, at())
-    assert (step.state, step.reason, dispatch) == (State.PENDING, "operation x goes first", None)
+    step, dispatch = advance(a_step(), replace(UP, blocked=BEHIND_X), Wish.RUN, at())
+    assert (step.state, step.why, dispatch) == (State.PENDING, BEHIND_X, None)
 
 
 @pytest.mark.parametrize(
@@ -121,7 +123,9 @@ def test_a_report_ends_nothing_while_its_workers_reply_may_come(kind: Kind) -> N
 
 
 def test_an_install_that_found_nothing_to_do_says_so() -> None:
-    done = after(running(), replace(UP, outcome=Outcome(1, DoneWithNote(NOTHING_TO_DO))), seconds=1)
+    done = after(
+        running(), replace(UP, outcome=Outcome(1, DoneWithNote("already there; nothing to do"))), seconds=1
+    )
     assert (done.state, done.reason) == (State.SUCCEEDED, "already there; nothing to do")
 
 
@@ -259,7 +263,7 @@ def test_bytes_that_are_not_as_promised_are_asked_for_a_few_times_only() -> None
 
 def test_a_step_in_backoff_says_so_from_the_start() -> None:
     waits = after(running(), replace(UP, outcome=Outcome(1, BROKEN)))
-    assert (waits.state, waits.reason) == (State.PENDING, WAITS_TO_RETRY)
+    assert (waits.state, waits.why) == (State.PENDING, because(StepCause.RETRY))
     assert after(waits, UP, seconds=1) is waits, "and that is not written again"
 
 
@@ -545,7 +549,9 @@ def test_going_back_to_nothing_is_not_tried_again() -> None:
 
 
 @pytest.mark.parametrize("stage", [Stage.PROVE, Stage.ROLL_BACK])
-@pytest.mark.parametrize("seen", [replace(UP, away="asleep"), replace(UP, blocked="the bus is down"), UP])
+@pytest.mark.parametrize(
+    "seen", [replace(UP, away="asleep"), replace(UP, blocked=because(StepCause.BUS_DOWN, "no server")), UP]
+)
 def test_a_cancelled_proof_or_way_back_that_cannot_go_on_now_ends(stage: Stage, seen: Observation) -> None:
     waits = replace(
         proving(stage, problem=BAD_VERSION, failures=1), state=State.PENDING, wait_until=at(9).now
@@ -585,4 +591,4 @@ def test_a_version_that_nobody_could_start_goes_back_unless_another_node_has_run
     assert beside.reason == "not proven: there is nothing to start it with; others have run it"
     plain, _ = advance(step, replace(seen, proof_optional=True), Wish.RUN, at())
     assert (plain.state, plain.reason) == (State.SUCCEEDED, problem.message)
-    assert (concurrency.proven(beside), concurrency.proven(replace(beside, reason=""))) == (False, True)
+    assert (concurrency.proven(beside), concurrency.proven(replace(beside, why=None))) == (False, True)

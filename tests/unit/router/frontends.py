@@ -39,6 +39,7 @@ class SharedLines:
 
     def __init__(self) -> None:
         self.down = False
+        self.lost = set[str]()  # Subjects whose messages do not arrive.
         self.sent: list[Sent] = []
         self._handlers = defaultdict[str, list[Handler]](list)
 
@@ -49,7 +50,7 @@ class SharedLines:
         if self.down:
             raise BusUnusable("the bus is down")
         self.sent.append(Sent(subject, payload))
-        for handler in self._handlers[subject]:
+        for handler in () if subject in self.lost else self._handlers[subject]:
             await handler(Sent(subject, payload))
 
     async def subscribe(self, subject: str, handler: Handler) -> object:
@@ -96,6 +97,9 @@ class SharedStore:
     async def put_model(self, model: StoredModel) -> StoredModel:
         self.models_by_name[model.name] = model
         return model
+
+    async def put_new(self, model: StoredModel) -> StoredModel | None:
+        return None if model.name in self.models_by_name else await self.put_model(model)
 
     async def remove_model(self, name: str) -> StoredModel:
         return self.models_by_name.pop(name)

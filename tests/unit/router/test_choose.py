@@ -66,7 +66,7 @@ def test_two_replicas_on_one_node_are_told_apart() -> None:
 
 def test_what_other_frontends_have_in_flight_counts() -> None:
     ledger, first, second = RequestLedger(), route(0, "a"), route(1, "b")
-    ledger.hear({first.key: 3})
+    ledger.set_elsewhere({first.key: 3})
 
     assert choose([first, second], ledger.load, ledger.last_turn) is second
 

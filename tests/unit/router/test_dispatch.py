@@ -6,11 +6,13 @@ from dataclasses import replace
 
 import anyio
 import pytest
+from msgspec import structs
 
 from remuda.core.clock import SystemClock
 from remuda.core.ids import NodeId, ReplicaKey
 from remuda.inference.answers import AnswerFormat, AnswerSink
 from remuda.inference.failures import Fault, UpstreamFailed
+from remuda.inference.media_requests import SoundRequest
 from remuda.inference.model import InferenceCall, ReplicaEndpoint, RequestKind, Upstream
 from remuda.inference.requests import ChatRequest, RequestMessage
 from remuda.models.config import ModelConfig
@@ -47,6 +49,7 @@ class Replica:
         self.script = list(script)
         self.served = 0
         self.configs: list[ModelConfig] = []
+        self.files: list[ReplicaEndpoint | None] = []
         self.gate = anyio.Event()
 
     async def serve(self, call: InferenceCall, sink: AnswerSink) -> None:
@@ -54,6 +57,7 @@ class Replica:
         assert relay is not None
         self.served += 1
         self.configs.append(call.model)
+        self.files.append(call.files)
         match self.script.pop(0) if self.script else "answer":
             case "refuse connection":
                 raise UpstreamFailed(Fault.UNREACHABLE, "nobody listens", unsent=True)
@@ -119,10 +123,10 @@ class House:
             self.loads,
             SystemClock(),
             waits or WaitLimits(),
-            waiting_changed=self._waits,
+            figures=self,
         )
 
-    def _waits(self, model: str, by: int) -> None:
+    def waiting_changed(self, model: str, by: int) -> None:
         self.waiting += by
 
     def show(self, routes: Iterable[Route], config: ModelConfig = MODEL) -> None:
@@ -246,6 +250,25 @@ async def test_model_is_loaded_again_for_a_request_only_once() -> None:
         await house.ask()
 
     assert house.loads.brought == 1
+
+
+async def test_files_of_a_request_go_to_the_worker_of_the_replica_that_is_tried() -> None:
+    workers = [ReplicaEndpoint(f"worker-{index}:1") for index in range(2)]
+    house = House(*[replace(route(index), worker=worker) for index, worker in enumerate(workers)])
+    house.replicas = {"n0": Replica("refuse connection"), "n1": Replica()}
+    request = SoundRequest(model="qwen", text="rain")
+    await house.dispatcher.answer(
+        structs.replace(call(), kind=RequestKind.SOUND, request=request),
+        RelayedClient(),
+        RoutingRecord(),
+        _not_shown,
+    )
+
+    assert [house.replicas[name].files for name in ("n0", "n1")] == [[workers[0]], [workers[1]]]
+
+
+async def _not_shown(status: LoadStatus) -> None:
+    pass
 
 
 def _failed(*kinds: str) -> list[UpstreamFailed]:
@@ -464,12 +487,12 @@ async def test_place_in_the_line_is_kept_when_somebody_who_has_just_come_is_quic
 
 async def test_seat_that_another_frontend_gave_up_is_taken_by_those_who_wait() -> None:
     house = House(route(parallel=1))
-    house.ledger.hear({route().key: 1})
+    house.ledger.set_elsewhere({route().key: 1})
     async with anyio.create_task_group() as tasks:
         for _ in range(3):
             tasks.start_soon(house.ask)
         await wait_until(lambda: house.waiting == 3)
-        house.ledger.hear({})
+        house.ledger.set_elsewhere({})
 
     assert house.script(0).served == 3
     assert house.waiting == 0

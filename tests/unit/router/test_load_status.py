@@ -1,6 +1,7 @@
 """How far a load is, in the contract's words."""
 
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 
@@ -74,6 +75,24 @@ def test_files_on_their_way_are_told_as_such() -> None:
     )
     assert status_of(STAGING, a_view(State.RUNNING, heard)) == LoadStatus(
         "qwen", "staging", "gpu-1", 25.0, 10, 40, 2, 3
+    )
+
+
+def test_bytes_are_of_one_file_and_the_share_of_all_and_the_time_left_is_told() -> None:
+    heard = Progress(
+        2,
+        phase="staging",
+        file_name="Copying 2/3 q.gguf",
+        current_bytes=10,
+        total_bytes=40,
+        file_number=2,
+        file_count=3,
+        file_bytes=4,
+        file_size=20,
+        left=timedelta(seconds=6.2),
+    )
+    assert status_of(STAGING, a_view(State.RUNNING, heard)) == LoadStatus(
+        "qwen", "staging", "gpu-1", 25.0, 4, 20, 2, 3, eta_seconds=7
     )
 
 

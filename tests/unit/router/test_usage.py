@@ -42,12 +42,10 @@ class Noting:
         tables.replace(Table(MappingProxyType(entries), 1))
         self.written: list[tuple[float, Mapping[str, float]]] = []
         self.store_is_away = False
-        self.notes = LastUsedWriter(
-            tables, self.ledger, self.clock, touch=self._touch, usual=timedelta(minutes=30)
-        )
+        self.notes = LastUsedWriter(tables, self.ledger, self.clock, self, usual=timedelta(minutes=30))
         self._began_s = self.clock.passed_s
 
-    async def _touch(self, used: Mapping[ReplicaKey, timedelta]) -> None:
+    async def touch(self, used: Mapping[ReplicaKey, timedelta]) -> None:
         if self.store_is_away:
             raise StoreUnusable("the database cannot be used")
         ages = {key.model: age.total_seconds() for key, age in used.items()}
@@ -116,7 +114,7 @@ async def test_what_is_due_takes_along_what_is_not(noting: Noting) -> None:
 
 
 async def test_model_that_stays_for_ever_is_written_as_seldom_as_any(noting: Noting) -> None:
-    notes = LastUsedWriter(Tables(), noting.ledger, noting.clock, touch=noting._touch, usual=FOR_EVER)
+    notes = LastUsedWriter(Tables(), noting.ledger, noting.clock, noting, usual=FOR_EVER)
     noting.notes = notes
     with holding(noting.ledger, LONG):
         await noting.looks(25)

@@ -3,7 +3,9 @@
 import hashlib
 from datetime import UTC, datetime
 
-from remuda.s3.signing import object_path, signed_headers
+from remuda.s3.signing import SigningKeys, canonical_query, object_path, signed_headers, signed_query
+
+KEYS = SigningKeys("us-east-1", "AKIAIOSFODNN7EXAMPLE", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY")
 
 
 def test_the_signature_is_the_one_of_amazons_example() -> None:
@@ -15,9 +17,7 @@ def test_the_signature_is_the_one_of_amazons_example() -> None:
         "examplebucket.s3.amazonaws.com",
         "/test%24file.text",
         {"Date": "Fri, 24 May 2013 00:00:00 GMT", "x-amz-storage-class": "REDUCED_REDUNDANCY"},
-        region="us-east-1",
-        access_key="AKIAIOSFODNN7EXAMPLE",
-        secret_key="wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY",
+        keys=KEYS,
         payload_sha256=hashlib.sha256(body).hexdigest(),
         now=datetime(2013, 5, 24, tzinfo=UTC),
     )
@@ -31,3 +31,22 @@ def test_the_signature_is_the_one_of_amazons_example() -> None:
 
 def test_empty_parts_of_a_key_stay() -> None:
     assert object_path("b", "ephemeral/1//tmp/a b%ü.wav") == "/b/ephemeral/1//tmp/a%20b%25%C3%BC.wav"
+
+
+def test_a_signed_address_is_the_one_of_amazons_example() -> None:
+    """ "Authenticating Requests: Using Query Parameters", GET of test.txt for a day."""
+    query = signed_query(
+        "examplebucket.s3.amazonaws.com",
+        "/test.txt",
+        keys=KEYS,
+        valid_s=86400,
+        now=datetime(2013, 5, 24, tzinfo=UTC),
+    )
+    assert "X-Amz-Expires=86400" in query
+    assert query.endswith("&X-Amz-Signature=aeeed9bbccd4d02ee5c0109b86d86835f995330da4c265957d157751f604d404")
+
+
+def test_a_query_is_written_in_order_and_escaped() -> None:
+    assert canonical_query({"uploadId": "a/b+c=", "partNumber": "2", "x": ""}) == (
+        "partNumber=2&uploadId=a%2Fb%2Bc%3D&x="
+    )

@@ -13,7 +13,7 @@ from remuda.gallery.model import Reading
 from remuda.ops.model import OpId, UnloadCause, UnloadReason
 from remuda.ops.progress import LiveProgress
 from remuda.scheduler.catalogue import Catalogued
-from remuda.scheduler.demand import NOBODY, Demand
+from remuda.scheduler.demand import NO_NODE, Demand
 from remuda.scheduler.load_ops import UnloadRequests
 from remuda.scheduler.model import Replica, Unplaceable
 from remuda.scheduler.replica_placer import PlacementInputs, ReplicaPlacer
@@ -74,7 +74,7 @@ class CountingPlacer:
         self._placing = placing
 
     async def begin(
-        self, model: Catalogued, by: str, avoid: Mapping[NodeId, str] = NOBODY
+        self, model: Catalogued, by: str, avoid: Mapping[NodeId, str] = NO_NODE
     ) -> Replica | Unplaceable | None:
         self.asked.append(model.config.id)
         await time_passes(0.2)

@@ -25,6 +25,7 @@ from remuda.scheduler.load_ops import load_operation
 from remuda.scheduler.loader import Loader, LoaderDeps, LoadLimits
 from remuda.scheduler.model import Replica, ReplicaState, StoredModel
 from remuda.scheduler.ports import Place
+from remuda.scheduler.stager import Stager
 from remuda.store.ops import SqlOpStore
 from remuda.store.replicas import SqlModelStore, SqlReplicaStore
 from remuda.wire.backends import BackendInstall, BackendInstallReply, BackendListReply, InstalledBackend
@@ -294,7 +295,9 @@ class Rig:
             await self.models.put_model(StoredModel(config.id, text, config.revision, "added"))
         await self.catalogue.refresh()
 
-    def loader(self, limits: LoadLimits | None = None, *, shared: bool = False) -> Loader:
+    def loader(
+        self, limits: LoadLimits | None = None, *, shared: bool = False, stager: Stager | None = None
+    ) -> Loader:
         return Loader(
             LoaderDeps(
                 self.replicas,
@@ -308,6 +311,7 @@ class Rig:
                 TOKENS,
                 shared,
                 limits or LoadLimits(),
+                stager,
             )
         )
 

@@ -9,7 +9,7 @@ import pytest
 from remuda.core.errors import Problem
 from remuda.ops.model import Kind, State, Wish
 from remuda.ops.ports import Filter
-from remuda.scheduler.demand import Answer, Demand, Failed, GivenUp, NoRoomYet, UnderWay
+from remuda.scheduler.demand import Demand, DemandAnswer, Failed, GivenUp, NoRoomYet, UnderWay
 from remuda.scheduler.model import Replica, ReplicaState, Unplaceable
 from tests.support.op_builders import an_operation, end, submitted
 from tests.support.virtual_ops import time_passes
@@ -25,8 +25,8 @@ async def rig() -> AsyncIterator[DemandRig]:
         yield made
 
 
-async def all_at_once(*asked: tuple[Demand, str]) -> list[Answer]:
-    answers: list[Answer] = []
+async def all_at_once(*asked: tuple[Demand, str]) -> list[DemandAnswer]:
+    answers: list[DemandAnswer] = []
 
     async def ask(demand: Demand, name: str) -> None:
         answers.append(await demand.look(name))

@@ -10,10 +10,13 @@ from remuda.core.errors import NodeUnreachable, Problem
 from remuda.core.ids import BootId
 from remuda.models.reading import read_model
 from remuda.ops.model import NotNeeded, OpId, Step, UnloadCause, UnloadReason
+from remuda.scheduler.catalogue import Catalogued
 from remuda.scheduler.load_ops import target_of
 from remuda.scheduler.loader import Loader, LoadLimits
 from remuda.scheduler.model import ReplicaState, StoredModel
 from remuda.scheduler.ports import Place
+from remuda.scheduler.stager import Stager
+from remuda.scheduler.worker_calls import Installing
 from remuda.wire.backends import BackendInstallReply
 from remuda.wire.models import ModelStop, ModelStopReply, RunningModel
 from remuda.wire.nodes import Work
@@ -98,6 +101,25 @@ async def test_model_is_where_its_node_says_unless_all_share_our_folder(
     await rig.loader(shared=shared).load(step)
     assert rig.engine.loads[0][2] == place
     assert rig.worker.installs[0].model_path == place.model_file
+
+
+class _Counted(Stager):
+    """Moves nothing, and counts how often it was to."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    async def stage(self, step: Step, model: Catalogued, asking: Installing) -> str:
+        self.asked += 1
+        return ""
+
+
+@pytest.mark.parametrize(("shared", "asked"), [(True, 0), (False, 1)])
+async def test_with_one_folder_of_models_for_all_nothing_moves(rig: Rig, shared: bool, asked: int) -> None:
+    stager = _Counted()
+    _, step = await rig.claimed()
+    assert await rig.loader(shared=shared, stager=stager).load(step) is None
+    assert stager.asked == asked
 
 
 async def test_peer_whose_folder_nobody_knows_is_told_no_paths(rig: Rig) -> None:

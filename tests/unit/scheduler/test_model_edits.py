@@ -74,6 +74,11 @@ async def test_text_that_is_the_same_changes_nothing(edited: Edited) -> None:
     assert (await edited.edits.replace("own", TEXT, "*")).unchanged
 
 
+async def test_an_edit_to_a_backend_that_no_node_has_is_warned_of(edited: Edited) -> None:
+    told = await edited.edits.patch("own", {}, ["backend=lama-cpp"])
+    assert any(one.startswith("no node can take own: ") and "lama-cpp" in one for one in told.warnings)
+
+
 async def test_keys_are_set_and_everything_else_stays(edited: Edited) -> None:
     await edited.edits.patch("own", {"context_size": 512, "parameters": {"seed": 1}})
     assert await edited.text() == TEXT + "context_size: 512\nparameters:\n  seed: 1\n"

@@ -82,6 +82,24 @@ async def test_model_that_is_added_again_is_replaced(served: Served) -> None:
     assert (await served.service.add(a_model("qwen", "context_size: 512\n"))).unchanged
 
 
+async def test_a_model_of_another_file_is_replaced_only_when_that_is_asked_for(served: Served) -> None:
+    mine, other = (f"name: mine\nbackend: echo\nparameters:\n  model: {file}.gguf\n" for file in "ab")
+    assert not (await served.service.add(mine, only_new=True)).replaced
+    assert (await served.service.add(mine, only_new=True)).unchanged
+    with pytest.raises(Conflict, match=r"a model mine already, with the file a\.gguf") as refused:
+        await served.service.add(other, only_new=True)
+    assert "--replace" in refused.value.hint
+    assert (await served.service.get("mine")).stored.text == mine
+    assert (await served.service.add(other)).replaced
+
+
+async def test_a_model_that_is_being_installed_is_not_just_unknown(served: Served) -> None:
+    await served.being_installed("slow")
+    with pytest.raises(NotFound, match="'slow' yet: it is being installed") as refused:
+        await served.service.get("slow")
+    assert "remuda ops cancel 3f2a1b0c" in refused.value.hint
+
+
 async def test_a_name_under_which_a_model_is_being_installed_is_taken(served: Served) -> None:
     await served.being_installed("new")
     with pytest.raises(Conflict, match=r"being installed from https://hub\.test/new\.gguf.* 3f2a1b0c"):

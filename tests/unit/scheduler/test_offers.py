@@ -243,7 +243,11 @@ def test_how_far_a_node_has_told_of_its_files_is_handed_on(node: ObservedNode, t
         (a_view(leaving=True), "its worker is shutting down"),
         (a_view(heard_s=40), "no heartbeat for 40 s; waiting for its next heartbeat"),
         (a_view(heard_s=90), "no heartbeat for 90 s; check its power, its network and its worker's log"),
-        (a_view(departed=True), "its worker was stopped; start it again there with: remuda worker"),
+        (
+            a_view(departed=True),
+            "its worker was stopped; start it again there with: remuda worker (with remuda up, where that "
+            "had started it)",
+        ),
         (a_view(departed=True, left=True), "left the fleet; remove it with: remuda nodes remove gpu-1"),
         (a_view(departed=True, version=""), "its worker was stopped; restart LocalAI's worker there"),
         (

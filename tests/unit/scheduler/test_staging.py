@@ -7,7 +7,7 @@ import pytest
 from remuda.core.ids import NodeId
 from remuda.fleet.verdicts import ObservedNode
 from remuda.models.files import NeededFile
-from remuda.scheduler.model import Need, Placed, Unplaceable
+from remuda.scheduler.model import FilesTold, Need, Placed, Unplaceable
 from remuda.scheduler.placement import place
 from remuda.scheduler.staging import NOTHING_TO_COPY, CopyPlan, copy_plan, givers
 from remuda.wire.nodes import CutOffFile, ModelFile, Report
@@ -68,11 +68,33 @@ def test_file_that_is_another_or_incomplete_there_is_not_replaced() -> None:
     assert "incomplete" in incomplete.differs
 
 
+def test_another_file_that_the_worker_has_fetched_is_copied_anew() -> None:
+    """Only what a person has put there is left alone."""
+    node = a_node("a")
+    assert node.report is not None
+    outdated = node.report.model_copy(
+        update={"model_files": (ModelFile(path="q.gguf", size=7, brought=True),)}
+    )
+    assert copy_plan(FILES[:1], replace(node, report=outdated), [node]) == CopyPlan(4 * GB, "this frontend")
+
+
+def test_file_of_another_content_is_not_given() -> None:
+    giver, taker = a_node("a", ("q.gguf", 4 * GB)), a_node("b")
+    assert giver.report is not None
+    told = giver.report.model_copy(
+        update={"model_files": (ModelFile(path="q.gguf", size=4 * GB, sha256="ab" * 32),)}
+    )
+    giver = replace(giver, report=told)
+    wanted = replace(FILES[0], sha256="cd" * 32)
+    assert givers(wanted, [giver, taker], taker.standing.node) == []
+    assert givers(replace(wanted, sha256="ab" * 32), [giver, taker], taker.standing.node) != []
+
+
 def test_givers_have_the_same_file_and_do_not_all_begin_with_the_same() -> None:
     nodes = [a_node("a"), a_node("b", *WHOLE), a_node("c", ("q.gguf", 1)), a_node("d", *WHOLE)]
-    assert [node.name for node in givers(FILES[0], nodes, nodes[0].standing.node)] == ["b", "d"]
-    assert [node.name for node in givers(FILES[0], nodes, nodes[2].standing.node)] == ["d", "b"]
-    assert [node.name for node in givers(FILES[0], nodes, nodes[1].standing.node)] == ["d"]
+    assert [one.node.name for one in givers(FILES[0], nodes, nodes[0].standing.node)] == ["b", "d"]
+    assert [one.node.name for one in givers(FILES[0], nodes, nodes[2].standing.node)] == ["d", "b"]
+    assert [one.node.name for one in givers(FILES[0], nodes, nodes[1].standing.node)] == ["d"]
 
 
 # Placement.
@@ -94,15 +116,31 @@ def test_node_without_the_files_takes_it_where_they_can_be_copied() -> None:
 
 
 def test_disk_without_room_for_the_files_is_refused_with_its_numbers() -> None:
-    full = an_offer(
-        "full", has_file=False, copied_bytes=4 * GB, copied_from="b", disk_known=True, disk_free=3 * GB
-    )
+    full = an_offer("full", has_file=False, copied_bytes=4 * GB, copied_from="b", no_room="needs 5 GiB")
     refused = place(NEED, [full])
     assert isinstance(refused, Unplaceable)
-    why = refused.reasons["full"]
-    assert "need 5.0 GiB of disk, of which 1.0 GiB stays free; 3.0 GiB free" in why
-    unknown = replace(full, disk_known=False)
-    assert isinstance(place(NEED, [unknown]), Placed)
+    assert refused.reasons == {"full": "needs 5 GiB"}
+    has_it = replace(full, has_file=True, copied_from="", copied_bytes=0)
+    assert isinstance(place(NEED, [has_it]), Placed)
+
+
+def test_node_where_nothing_has_to_go_comes_before_one_that_drops_other_models() -> None:
+    drops = an_offer("drops", has_file=False, copied_bytes=GB, copied_from="b", dropped_bytes=GB)
+    empty = replace(an_offer("empty", free_gb=9), has_file=False, copied_bytes=GB, copied_from="b")
+    placed = place(NEED, [drops, empty])
+    assert isinstance(placed, Placed)
+    assert placed.node == empty.node
+    assert isinstance(place(NEED, [drops]), Placed)
+
+
+def test_node_whose_worker_is_too_old_to_fetch_is_named_with_what_helps() -> None:
+    old = an_offer("old", has_file=False, files_told=FilesTold.CANNOT_FETCH, models_path="/srv/models")
+    refused = place(NEED, [old])
+    assert isinstance(refused, Unplaceable)
+    assert refused.reasons == {
+        "old": "it does not have q.gguf, and its worker is of a release that fetches no model files; update "
+        "its worker, or put them into its models folder /srv/models"
+    }
 
 
 def test_node_with_another_file_of_that_name_is_refused() -> None:

@@ -203,7 +203,7 @@ async def test_idle_replica_goes(kept: Kept) -> None:
     await kept.looks(29 * 60)
     assert await kept.unloads() == []
     await kept.looks(60)
-    assert await kept.unloads() == ["qwen: nobody asked for it"]
+    assert await kept.unloads() == ["qwen: it was not used for a while"]
     await kept.looks(5, 5)
     assert len(await kept.unloads()) == 1, "one operation is enough"
 
@@ -275,7 +275,7 @@ async def test_use_that_another_frontend_notes_keeps_a_replica_that_is_kept_no_l
             await time_passes(1)
             assert await kept.unloads() == []
         await time_passes(3)
-        assert await kept.unloads() == ["qwen: nobody asked for it"]
+        assert await kept.unloads() == ["qwen: it was not used for a while"]
         tasks.cancel_scope.cancel()
 
 

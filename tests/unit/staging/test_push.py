@@ -15,9 +15,10 @@ from pydantic import SecretStr
 from remuda.core.entropy import SystemEntropy
 from remuda.core.errors import Invalid, NodeUnreachable
 from remuda.core.retry import Backoff
-from remuda.staging import limits
+from remuda.staging import push_rules as limits
 from remuda.staging.push import FilePusher, FileRefused, FileServerAddress, LocalFile, PushedFile, open_pusher
-from remuda.staging.push_rules import RemoteState, model_key, remote_state, start_of
+from remuda.staging.push_rules import RemoteState, remote_state, start_of
+from remuda.wire.files import model_key
 from tests.peers.localai_files import LocalAiFiles
 from tests.support.file_server import file_server
 from tests.support.worker_http import TOKEN

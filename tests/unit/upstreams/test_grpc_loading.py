@@ -70,12 +70,18 @@ def test_llama_cpp_is_told_how_many_requests_come_at_once(
 
 
 def test_companions_lie_below_the_folder_of_models() -> None:
-    config = config_of(mmproj="eyes.gguf", draft_model="/draft.gguf", lora_adapter="style.gguf")
+    config = config_of(
+        mmproj="eyes.gguf",
+        draft_model="/draft.gguf",
+        lora_adapter="style.gguf",
+        lora_adapters=["a.gguf", "/models/b.gguf"],
+    )
 
     options = _options(config)
 
     assert (options.MMProj, options.DraftModel) == ("/models/eyes.gguf", "/models/draft.gguf")
-    assert options.LoraAdapter == "style.gguf"
+    assert options.LoraAdapter == "/models/style.gguf"
+    assert list(options.LoraAdapters) == ["/models/a.gguf", "/models/b.gguf"]
 
 
 def test_where_the_folder_is_not_known_no_path_is_told() -> None:

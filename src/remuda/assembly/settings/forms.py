@@ -12,7 +12,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 
 from remuda.core import durations
 from remuda.core.errors import Invalid
-from remuda.fleet.model import BUDGET_ACCEPTED, vram_ceiling
+from remuda.fleet.model import BUDGET_ACCEPTED, model_files_ceiling, vram_ceiling
 from remuda.wire.nodes import NAME_BYTES_MAX
 
 _PORT_MAX = 65535
@@ -70,6 +70,14 @@ def _budget(value: str) -> str:
     return value
 
 
+def _disk_budget(value: str) -> str:
+    try:
+        model_files_ceiling(value, 0)
+    except Invalid as error:
+        raise ValueError(error.message) from None
+    return value
+
+
 def base_url(url: str) -> str:
     """Strips /v1 or /api from a frontend's URL."""
     url = url.rstrip("/")
@@ -105,7 +113,8 @@ def or_usual(usual: timedelta) -> AfterValidator:
     return AfterValidator(lambda span: span or usual)
 
 
-Budget = Annotated[str, AfterValidator(_budget)]
+BudgetSetting = Annotated[str, AfterValidator(_budget)]
+DiskBudgetSetting = Annotated[str, AfterValidator(_disk_budget)]
 Duration = Annotated[timedelta, BeforeValidator(_duration)]
 
 
@@ -124,7 +133,7 @@ NodeName = Annotated[str, AfterValidator(_node_name)]
 Port = Annotated[int, Field(ge=0, le=_PORT_MAX)]
 Words = Annotated[tuple[str, ...], BeforeValidator(_words)]
 VariableNames = Annotated[Words, AfterValidator(_variable_names)]
-Labels = Annotated[Mapping[str, str], BeforeValidator(_labels)]
+LabelSetting = Annotated[Mapping[str, str], BeforeValidator(_labels)]
 JsonList = Annotated[tuple[Mapping[str, object], ...], BeforeValidator(_json)]
 
 FILE = "a path"
@@ -136,7 +145,7 @@ HOST_PORT = "HOST:PORT"
 STORAGE_URL = "http(s)://HOST[:PORT]"
 JSON = "a JSON list"
 BUDGET = BUDGET_ACCEPTED
+DISK_BUDGET = BUDGET_ACCEPTED
 # What will use a setting that is accepted but has no effect yet.
-STORAGE = "model files in object storage"
-MODEL_GALLERIES = "galleries of models"
+MODEL_GALLERIES = "workers that install models, which the frontends do"
 PREFIXES = "routing by the beginning of prompts"

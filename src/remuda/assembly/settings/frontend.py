@@ -192,7 +192,10 @@ class FrontendSettings(SourceSettings):
     ] = 300
     allow_local_sources: Annotated[
         bool,
-        Setting("Let admins install backends from files and folders on the nodes' own disks.", forms.FLAG),
+        Setting(
+            "Let admins install backends from files of the nodes' own disks, and models from the frontend's.",
+            forms.FLAG,
+        ),
     ] = False
     nats_model_load_timeout: Annotated[
         Duration | None,
@@ -275,21 +278,22 @@ class FrontendSettings(SourceSettings):
     file_transfer_timeout: Annotated[
         Duration | None,
         Setting(
-            "Limit of one file transfer.",
+            "How long nothing may move in a transfer of a model's file to object storage or to a LocalAI "
+            "worker before it is given up, to be tried again later. What moves may take as long as it "
+            "takes. Without it: 1m to storage, 5m to a worker.",
             durations.ACCEPTED,
             aliases=("LOCALAI_FILE_TRANSFER_TIMEOUT",),
             hidden=True,
-            no_effect_yet=forms.STORAGE,
         ),
     ] = None
     file_transfer_retries: Annotated[
         int | None,
         Setting(
-            "Tries of one file transfer.",
+            "How often a part of a model's file is sent to object storage before its upload is given up "
+            "until the next round, which goes on where this one was. Without it: 4.",
             "a number",
             aliases=("LOCALAI_FILE_TRANSFER_RETRIES",),
             hidden=True,
-            no_effect_yet=forms.STORAGE,
         ),
     ] = None
 

@@ -89,7 +89,7 @@ class CommonSettings(Settings):
     storage_url: Annotated[
         StorageUrl,
         Setting(
-            "S3 endpoint through which a worker gets and gives files. Frontends do not use it yet.",
+            "S3 endpoint. Frontends put the files of installed models there, from where workers fetch them.",
             forms.STORAGE_URL,
             aliases=("LOCALAI_STORAGE_URL",),
             hidden=True,

@@ -9,13 +9,14 @@ from pydantic import Field, SecretStr, model_validator
 from remuda.assembly.settings import forms
 from remuda.assembly.settings.depot import DepotSettings
 from remuda.assembly.settings.forms import (
-    Budget,
+    BudgetSetting,
+    DiskBudgetSetting,
     Duration,
     File,
     FrontendUrl,
     HostPort,
     JsonList,
-    Labels,
+    LabelSetting,
     NodeName,
     Port,
     VariableNames,
@@ -45,7 +46,8 @@ class WorkerSettings(DepotSettings):
         ),
     ] = ""
     node_labels: Annotated[
-        Labels, Setting("Labels of this node.", "k=v,k=v", flag="labels", aliases=("LOCALAI_NODE_LABELS",))
+        LabelSetting,
+        Setting("Labels of this node.", "k=v,k=v", flag="labels", aliases=("LOCALAI_NODE_LABELS",)),
     ] = Field(default_factory=dict)
     addr: Annotated[
         HostPort,
@@ -94,8 +96,16 @@ class WorkerSettings(DepotSettings):
         ),
     ] = 1
     vram_budget: Annotated[
-        Budget,
+        BudgetSetting,
         Setting("Most VRAM to use, such as 80% or 12GB.", forms.BUDGET, aliases=("LOCALAI_VRAM_BUDGET",)),
+    ] = ""
+    model_files_budget: Annotated[
+        DiskBudgetSetting,
+        Setting(
+            "Most disk for model files fetched here, such as 200GB or 50%; the least recently used go first. "
+            "Default: as much as fits.",
+            forms.DISK_BUDGET,
+        ),
     ] = ""
     nats_jwt: Annotated[
         SecretStr | None,

@@ -21,10 +21,10 @@ _CALL = re.compile(
 )
 
 Tools = Sequence[Mapping[str, Any]]
-Messages = Sequence[Mapping[str, Any]]
+ChatMessages = Sequence[Mapping[str, Any]]
 
 
-def with_tools_named(tools: Tools, messages: Messages) -> list[Mapping[str, Any]]:
+def with_tools_named(tools: Tools, messages: ChatMessages) -> list[Mapping[str, Any]]:
     """The messages, the first of which is the system's and names the tools."""
     words = "\n".join([_ASKED, *(json.dumps(tool["function"], ensure_ascii=False) for tool in tools)])
     if messages and messages[0]["role"] == "system":

@@ -31,9 +31,10 @@ async def create_key(request: Request, svc: Svc) -> Response:
     """A new key; its secret is shown in this answer only."""
     wanted = await read_known(request, KeyRequest)
     scope = KeyScope(wanted.scope)
-    if wanted.models and scope is KeyScope.ADMIN:
+    if wanted.models and scope is not KeyScope.INFERENCE:
         raise Invalid(
-            "models: an admin key is not limited to models", hint="leave them out, or use the scope inference"
+            f"models: a key of the scope {scope} is not limited to models",
+            hint="leave them out, or use the scope inference",
         )
     secret, key = await svc.keyring.create(wanted.name, scope, wanted.models)
     made = _view(key).model_copy(update={"key": secret, "warnings": _warnings(key, svc)})

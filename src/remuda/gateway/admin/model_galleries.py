@@ -7,11 +7,12 @@ from fastapi import APIRouter, Depends, Query, Response
 
 from remuda.core.errors import RemudaError
 from remuda.gallery.model_entries import FoundModel, search
+from remuda.gateway import model_views
 from remuda.gateway.guards import require_admin
 from remuda.gateway.messages import KNOWN_FILTERS, ModelPath, answer, gives
 from remuda.gateway.services import Services, Svc
 from remuda.wire.model_galleries import GalleryModels, GalleryModelView, GalleryTrouble
-from remuda.wire.serving import ModelFileView
+from remuda.wire.serving import ModelFileView, ModelFits
 
 routes = APIRouter(tags=["models"], dependencies=[Depends(require_admin)])
 _LIMIT = 100
@@ -39,6 +40,15 @@ async def gallery_models(
             ),
         )
     )
+
+
+@routes.get("/api/galleries/models/{model:path}/fits", responses=gives(ModelFits, 400, 401, 404))
+async def gallery_model_fits(model: ModelPath, svc: Svc) -> Response:
+    """Whether each node could take a model that is not installed yet, with placement's own reasons. Its
+    source is asked for its size, which takes seconds at most."""
+    found = await svc.serving.galleries.find(model)
+    prospect = await svc.serving.prospects.fits(found.id)
+    return answer(model_views.model_fits(prospect.fit, prospect.size_unknown))
 
 
 @routes.get("/api/galleries/models/{model:path}", responses=gives(GalleryModelView, 401, 404))

@@ -6,7 +6,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Query, Request, Response
 
 from remuda.core.errors import NotFound
-from remuda.gateway.guards import Admin, require_admin
+from remuda.gateway.guards import Admin, is_own_user, require_admin
 from remuda.gateway.messages import ModelPath, OpPath, answer, gives, one_of, read_known, takes
 from remuda.gateway.services import Services, Svc
 from remuda.model_installs.service import InstallRequest
@@ -29,7 +29,16 @@ async def install_model(request: Request, svc: Svc, admin: Admin) -> Response:
     """Have a model, by its name in a gallery or by its source. The same install under way is joined. 200: it
     was to be installed `if_missing`, and is there."""
     body = await read_known(request, ModelInstallBody)
-    wanted = InstallRequest(body.model, body.name, admin, body.sha256, body.idempotency_key)
+    wanted = InstallRequest(
+        body.model,
+        body.name,
+        admin,
+        body.sha256,
+        body.idempotency_key,
+        body.variant,
+        context_size=body.context_size,
+        on_own_machine=is_own_user(request, svc),
+    )
     if body.if_missing and (there := await svc.serving.installs.present(wanted)):
         return answer(ModelThere(model=there))
     submitted = await svc.serving.installs.install(wanted)
@@ -41,14 +50,15 @@ async def install_model(request: Request, svc: Svc, admin: Admin) -> Response:
 @routes.post("/install/{model:path}", responses=gives(JobReply, 400, 401, 404, 409))
 async def install_named(
     model: ModelPath,
+    request: Request,
     svc: Svc,
     admin: Admin,
-    variant: Annotated[
-        str, Query(max_length=1024, description="The name of an entry to install in its place.")
-    ] = "",
+    variant: Annotated[str, Query(max_length=1024, description="Which of its variants.")] = "",
 ) -> Response:
     """The same, as the contract has it."""
-    submitted = await svc.serving.installs.install(InstallRequest(variant or model, by=admin))
+    own = is_own_user(request, svc)
+    wanted = InstallRequest(model, by=admin, variant=variant, on_own_machine=own)
+    submitted = await svc.serving.installs.install(wanted)
     return answer(_job(submitted, "model installation started"))
 
 

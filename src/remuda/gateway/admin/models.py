@@ -28,6 +28,7 @@ from remuda.gateway.messages import (
 )
 from remuda.gateway.nodes import ModelRows
 from remuda.gateway.services import Services, Svc
+from remuda.model_installs.rooms import unknown_backends
 from remuda.ops.op_views import with_steps
 from remuda.ops.ports import View
 from remuda.scheduler.catalogue import Catalogued
@@ -39,11 +40,13 @@ from remuda.wire.serving import (
     LoadingView,
     ModelAdd,
     ModelAdded,
+    ModelFits,
     ModelItem,
     ModelItems,
     ModelLoaded,
     ModelNamed,
     ModelOps,
+    ModelRemovalPlan,
     ModelRemoved,
     ModelStatus,
     ModelUnloadBody,
@@ -65,16 +68,27 @@ async def list_replicas(svc: Svc) -> Response:
 async def list_models(svc: Svc) -> Response:
     """Every configured model, with its replicas."""
     replicas, standings = await _replicas(svc), await svc.registry.standings()
+    with_files = show.nodes_by_file(svc.serving, standings)
     known = await svc.serving.models.configured()
     failed = await svc.serving.models.failures()
+    named = frozenset(one.config.backend for one in known)
+    missing = await unknown_backends(svc.ops.operations.look, named)
+    storage = svc.serving.storage
     items = (
-        show.model_item(one, replicas, standings, failed.get(one.config.id, NO_PROBLEM)) for one in known
+        show.model_item(one, replicas, with_files, failed.get(one.config.id, NO_PROBLEM)).model_copy(
+            update={
+                "backend_unknown": one.config.backend in missing,
+                "storage": "" if storage is None else storage.state_of(one.config.id),
+            }
+        )
+        for one in known
     )
     unusable = svc.serving.models.unusable.items()
     return answer(
         ModelItems(
             models=tuple(items),
             unusable=tuple(UnusableModel(source=source, reason=reason) for source, reason in unusable),
+            storage_trouble="" if storage is None else storage.trouble(),
         )
     )
 
@@ -91,7 +105,7 @@ async def add_model(request: Request, svc: Svc) -> Response:
     if body.take_over:
         taken = await svc.serving.edits.take_over(body.config)
         return answer(show.taken_over(taken, await model_item(taken.added.model, svc)), 201)
-    added = await svc.serving.models.add(body.config)
+    added = await svc.serving.models.add(body.config, only_new=body.only_new)
     return answer(show.model_added(added, await model_item(added.model, svc)), 201)
 
 
@@ -120,23 +134,36 @@ async def unload_model(model: ModelPath, request: Request, svc: Svc, admin: Admi
     return answer(ModelOps(operations=tuple(op_view(view, svc) for view in ops)), 202)
 
 
+@routes.get("/api/models/{model:path}/fits", responses=gives(ModelFits, 401, 404))
+async def model_fits(model: ModelPath, svc: Svc) -> Response:
+    """Whether each node could take it now, with the reason and the numbers. Nothing is begun."""
+    return answer(show.model_fits(await svc.serving.models.fits(model)))
+
+
 @routes.get("/api/models/{model:path}", responses=gives(ModelItem, 401, 404))
 async def one_model(model: ModelPath, svc: Svc) -> Response:
     """One model, with what its files say of themselves."""
     found = await svc.serving.models.get(model)
     item = await model_item(found, svc)
-    return answer(item.model_copy(update={"details": show.model_details(found)}))
+    storage = "" if svc.serving.storage is None else svc.serving.storage.state_of(found.config.id)
+    return answer(item.model_copy(update={"details": show.model_details(found), "storage": storage}))
 
 
-@routes.delete("/api/models/{model:path}", responses=gives(ModelRemoved, 400, 401, 404, 409))
+@routes.delete(
+    "/api/models/{model:path}",
+    responses={**gives(ModelRemoved, 400, 401, 404, 409), 200: one_of(ModelRemoved, ModelRemovalPlan)},
+)
 async def remove_model(
     model: ModelPath,
     svc: Svc,
     admin: Admin,
     files: Annotated[bool, Query(description="Also files that the fleet has not brought.")] = False,
+    dry_run: Annotated[bool, Query(description="Only say what would go. Nothing is begun.")] = False,
 ) -> Response:
     """Forget a model and unload it. What the fleet has brought for it goes by the operation in the answer, on
     nodes that are away when they return; what a person has put there stays, unless `files` is set."""
+    if dry_run:
+        return answer(await _removal(model, svc, files=files))
     found = await svc.serving.models.get(model)
     submitted = await removed(model, svc, admin, files=files)
     view = op_view(submitted.view, svc)
@@ -144,6 +171,28 @@ async def remove_model(
     theirs = found.here and found.stored.manifest is None and not files
     kept = found.config.file if theirs and spec is not None and found.config.file in spec.files else ""
     return answer(ModelRemoved(message="model removed", operation=view, file_kept=kept))
+
+
+async def _removal(model: str, svc: Services, *, files: bool) -> ModelRemovalPlan:
+    found = await svc.serving.models.removable(model)
+    name = found.config.id
+    going = await svc.serving.installs.removal(name, files=files)
+    manifest = going.model.manifest
+    theirs = manifest is None and not files  # A person's, which stay on frontends.
+    sizes = {} if manifest is None else {file.path: file.size for file in manifest.files}
+    kept = found.config.file if theirs and found.here and found.config.file in going.paths else ""
+    loaded = [row for row in await _replicas(svc) if row.model == name and row.state == "loaded"]
+    others = await svc.serving.models.configured()
+    return ModelRemovalPlan(
+        model=name,
+        files=() if theirs else going.paths,
+        bytes=0 if theirs else sum(sizes.get(path, 0) for path in going.paths),
+        nodes=tuple(one.node.name for one in going.having),
+        nodes_kept=tuple(one.node.name for one in going.left),
+        file_kept=kept,
+        aliases=tuple(one.config.id for one in others if one.config.alias == name),
+        replicas=len(loaded),
+    )
 
 
 # By node, as the contract has it.
@@ -235,12 +284,13 @@ async def monitor(
 
 async def model_item(model: Catalogued, svc: Services) -> ModelItem:
     problem = await svc.serving.models.problem(model)
-    return show.model_item(model, await _replicas(svc), await svc.registry.standings(), problem)
+    with_files = show.nodes_by_file(svc.serving, await svc.registry.standings())
+    return show.model_item(model, await _replicas(svc), with_files, problem)
 
 
 async def _replicas(svc: Services) -> tuple[ReplicaView, ...]:
     serving, standings = svc.serving, await svc.registry.standings()
-    rows = await show.replicas(svc, standings)
+    rows = await show.current_replicas(svc.serving, standings)
     return tuple(show.replica_view(row, standings, serving) for row in rows)
 
 
@@ -267,6 +317,9 @@ async def load_status(model: ModelPath, svc: Svc, caller: Caller) -> Response:
     if caller is not None and caller.models and model not in caller.models:
         raise Forbidden(f"the key {caller.name!r} is not for the model {model!r}")
     status = await svc.serving.load_status(model)
+    told = next((one for one in svc.serving.staging_elsewhere() if one.model_id == model), None)
+    if status is None and told is not None:
+        return answer(show.loading_elsewhere(told))
     if status is None:
         words = f"{model} is not being loaded"
         return answer(NodeError(error=NodeErrorDetail(code=404, message=words, type="not_found_error")), 404)

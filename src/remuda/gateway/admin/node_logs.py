@@ -16,9 +16,9 @@ from remuda.fleet.model import Node
 from remuda.gateway.admin.ops_api import STREAM
 from remuda.gateway.guards import admin_name, require_admin
 from remuda.gateway.messages import (
-    Described,
     ModelPath,
     NodePath,
+    OpenApiPart,
     answer,
     gives,
     model_name,
@@ -40,13 +40,15 @@ _HEADERS = [
 _NOTHING = b": nothing new\n\n"
 _CLOSE_REASON_BYTES_MAX = 120  # A close frame holds 123.
 _STOPPING = LogEnd(code="unavailable", message="this frontend is stopping")
-_EVENTS: Described = {STREAM: {"schema": {"type": "string"}}}
+_EVENTS: OpenApiPart = {STREAM: {"schema": {"type": "string"}}}
 
 routes = APIRouter(prefix="/api", tags=["nodes"], dependencies=[Depends(require_admin)])
 sockets = APIRouter()
 
 Tail = Annotated[int | None, Query(ge=0, le=limits.LOG_TAIL_MAX, description="Only the last so many lines.")]
-Stream = Annotated[Literal["stdout", "stderr"] | None, Query(description="Only what was written there.")]
+StreamChoice = Annotated[
+    Literal["stdout", "stderr"] | None, Query(description="Only what was written there.")
+]
 Follow = Annotated[
     bool, Query(description="Stay, and send each line as an event `line`; an event `end` says why it ends.")
 ]
@@ -69,7 +71,7 @@ async def log_lines(
     request: Request,
     svc: Svc,
     tail: Tail = None,
-    stream: Stream = None,
+    stream: StreamChoice = None,
     follow: Follow = False,
 ) -> Response:
     """The newest lines of a model's processes there, or of one process key (`model#replica`)."""

@@ -6,6 +6,7 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 
 from remuda.core import limits
 from remuda.core.errors import Invalid
+from remuda.fleet.node_views import current_report
 from remuda.gateway import node_views
 from remuda.gateway.guards import Admin, require_admin
 from remuda.gateway.messages import (
@@ -19,7 +20,7 @@ from remuda.gateway.messages import (
     refuses,
     takes,
 )
-from remuda.gateway.model_views import counted, replicas
+from remuda.gateway.model_views import counted, current_replicas, replicas
 from remuda.gateway.services import Svc
 from remuda.wire import nodes as wire
 from remuda.wire.admin import History, HistoryItem, NodeViews
@@ -31,7 +32,7 @@ routes = APIRouter(prefix="/api", tags=["nodes"], dependencies=[Depends(require_
 async def list_nodes(svc: Svc) -> Response:
     """Every node with its status and the facts behind it."""
     standings = await svc.registry.standings()
-    rows = await replicas(svc, standings)
+    rows = await current_replicas(svc.serving, standings)
     in_flight = svc.serving.in_flight
     return answer(NodeViews([counted(node_views.node_view(one), rows, in_flight) for one in standings]))
 
@@ -40,7 +41,7 @@ async def list_nodes(svc: Svc) -> Response:
 async def one_node(node_id: NodePath, svc: Svc) -> Response:
     """One node."""
     standing = await svc.registry.standing(node_id)
-    rows = await replicas(svc, [standing])
+    rows = await replicas(svc.serving.models, {node_id: current_report(standing.node)})
     return answer(counted(node_views.node_view(standing), rows, svc.serving.in_flight))
 
 
@@ -55,7 +56,7 @@ async def remove_node(node_id: NodePath, svc: Svc, admin: Admin) -> Response:
 async def drain_node(node_id: NodePath, svc: Svc, admin: Admin) -> Response:
     """No new work for this node, also after its worker restarts, until it is resumed."""
     await svc.registry.drain(node_id, admin)
-    await svc.serving.fleet_changed()
+    await svc.serving.routed.fleet_changed()
     return answer(wire.NODE_DRAINING)
 
 
@@ -63,7 +64,7 @@ async def drain_node(node_id: NodePath, svc: Svc, admin: Admin) -> Response:
 async def resume_node(node_id: NodePath, svc: Svc, admin: Admin) -> Response:
     """Let drained nodes take work again."""
     await svc.registry.resume(node_id, admin)
-    await svc.serving.fleet_changed()
+    await svc.serving.routed.fleet_changed()
     return answer(wire.NODE_RESUMED)
 
 
@@ -103,7 +104,7 @@ async def invite_node(request: Request, svc: Svc, admin: Admin) -> Response:
 async def withdraw_invite(name: str, svc: Svc, admin: Admin) -> Response:
     """The invite is no longer valid, and neither is the approval of the node that registered with it."""
     await svc.registry.withdraw_invite(name, admin)
-    await svc.serving.fleet_changed()
+    await svc.serving.routed.fleet_changed()
     return answer(wire.INVITE_WITHDRAWN)
 
 

@@ -1,4 +1,4 @@
-"""The contract's view of operations on backends and models: what is under way, what failed, what is over; and
+"""The contract's view of operations on backends and models: what is under way, failed, finished; and
 how routes that start one submit it, wait for it where the caller wants it finished, and answer."""
 
 from datetime import timedelta
@@ -98,12 +98,14 @@ async def list_operations(svc: Svc) -> Response:
     failed = await operations.views(Filter(finished=True, failed=True, kinds=_SHOWN, limit=_FAILED_MAX))
     items = op_views.operation_items([*live, *failed], operations.now())
     loads = await operations.views(Filter(finished=False, kinds=_LOADS, limit=_LIVE_MAX))
-    return answer(OperationItems(operations=(*items, *op_views.staging_items(loads))))
+    staging = op_views.staging_items(loads, svc.serving.staging_elsewhere())
+    shown = sorted((*items, *staging), key=op_views.item_order)
+    return answer(OperationItems(operations=tuple(shown)))
 
 
 @routes.get("/history", responses=gives(PastItems, 401))
 async def past_operations(svc: Svc) -> Response:
-    """What is over, newest first; also what was dismissed."""
+    """Finished operations, newest first; also dismissed ones."""
     over = Filter(finished=True, history=True, kinds=_SHOWN, limit=_HISTORY_MAX)
     views = await svc.ops.operations.views(over)
     return answer(PastItems(operations=tuple(map(op_views.past_item, views))))

@@ -18,7 +18,7 @@ from remuda.gateway.guards import Admin, require_admin
 from remuda.gateway.messages import (
     KNOWN_FILTERS,
     NO_BODY_FIELDS,
-    Described,
+    OpenApiPart,
     OpPath,
     Responses,
     answer,
@@ -49,6 +49,7 @@ from remuda.wire.operations import (
     OpSubmitted,
     OpView,
     OpViews,
+    RefusedUpgradeItem,
     RollOutBody,
     UncheckedItem,
     UpgradesReply,
@@ -61,7 +62,7 @@ _STAY_S_MAX = 3600.0
 _PART_BYTES = 64 << 10
 
 event_routes = APIRouter(prefix="/api/ops", tags=["operations"], dependencies=[Depends(require_admin)])
-_EVENT: Described = {
+_EVENT: OpenApiPart = {
     "type": "object",
     "required": ["event", "data"],
     "properties": {
@@ -71,7 +72,7 @@ _EVENT: Described = {
     },
 }
 _STREAMS: Responses = {200: {"content": {STREAM: {"schema": _EVENT}}}}
-Place = Annotated[str, Header(alias="Last-Event-ID", description="The id of the last event seen.")]
+LastEventId = Annotated[str, Header(alias="Last-Event-ID", description="The id of the last event seen.")]
 Stay = Annotated[
     float,
     Query(alias="wait_s", ge=0, le=_STAY_S_MAX, description="How long to stay; 0: only what is there now."),
@@ -79,7 +80,7 @@ Stay = Annotated[
 
 
 @event_routes.get("/events", response_class=Response, responses=_STREAMS | refuses(400, 401, 503))
-async def events(request: Request, svc: Svc, place: Place = "", stay_s: Stay = _STAY_S_MAX) -> Response:
+async def events(request: Request, svc: Svc, place: LastEventId = "", stay_s: Stay = _STAY_S_MAX) -> Response:
     """All operations: first as they are, or what changed since the last event seen; then each change."""
     return _stream(request, svc, place, stay_s)
 
@@ -88,7 +89,7 @@ async def events(request: Request, svc: Svc, place: Place = "", stay_s: Stay = _
     "/{op_id}/events", response_class=Response, responses=_STREAMS | refuses(400, 401, 404, 503)
 )
 async def op_events(
-    op_id: OpPath, request: Request, svc: Svc, place: Place = "", stay_s: Stay = _STAY_S_MAX
+    op_id: OpPath, request: Request, svc: Svc, place: LastEventId = "", stay_s: Stay = _STAY_S_MAX
 ) -> Response:
     """One operation: first as it is, or what changed since the last event seen; then each change."""
     await svc.ops.operations.view(op_id)
@@ -205,7 +206,11 @@ async def upgrade_all(request: Request, svc: Svc, admin: Admin) -> Response:
     shown, upgrades = tuple(_accepted(one, svc) for one in accepted), _upgrades(found, svc)
     submitted = OpsSubmitted(
         operations=shown,
-        refused=tuple(refused),
+        refused=tuple(f"{one.backend}: {one.error.public_text}" for one in refused),
+        refusals=tuple(
+            RefusedUpgradeItem(backend_name=one.backend, code=one.error.code, error=one.error.public_text)
+            for one in refused
+        ),
         unchecked=upgrades.unchecked,
         checked=upgrades.checked,
         known_bad=upgrades.known_bad,

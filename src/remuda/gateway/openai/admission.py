@@ -8,9 +8,10 @@ from typing import Final
 from remuda.accounts.keys import ApiKey, KeyRing, KeyScope
 from remuda.core.errors import Forbidden
 from remuda.core.hints import did_you_mean
-from remuda.gateway.guards import host_problem, proxy_problem
+from remuda.gateway.guards import host_problem, origin_problem, proxy_problem
 from remuda.gateway.openai.errors import InvalidKey
 from remuda.gateway.services import Access
+from remuda.gateway.sessions import CONSOLE_HEADER, Sessions, cookie_in, is_from_console
 from remuda.router.live_table import Tables
 from remuda.router.loading import ModelUnknown
 from remuda.router.table import RoutedModel
@@ -18,24 +19,26 @@ from remuda.router.table import RoutedModel
 _HOSTS_KNOWN_MAX: Final = 256
 _NAME_CHARS_MAX: Final = 100  # Of one that is quoted.
 
-Headers = Mapping[bytes, bytes]
+HeaderMap = Mapping[bytes, bytes]
 
 
 class Admission:
-    def __init__(self, access: Access, keyring: KeyRing, tables: Tables) -> None:
+    def __init__(self, access: Access, keyring: KeyRing, tables: Tables, sessions: Sessions) -> None:
         self._access = access
         self._keys_required = access.keys_required
         self._keyring = keyring
         self._tables = tables
+        self._sessions = sessions
         self._host_problem = lru_cache(_HOSTS_KNOWN_MAX)(partial(_problem, access))
 
-    def caller(self, headers: Headers) -> ApiKey | None:
+    def caller(self, headers: HeaderMap) -> ApiKey | None:
         """Whose key came with the request. None: no one's, which is enough on loopback, where keys limit
         nothing.
 
         Forbidden for a host or origin that is not ours, InvalidKey where a key is needed.
         """
-        key = self._keyring.holder(_presented(headers))
+        presented = _presented(headers)
+        key = self._keyring.holder(presented) if presented else self._signed_in(headers)
         if self._keys_required:
             if key is None:
                 raise InvalidKey(
@@ -47,6 +50,30 @@ class Admission:
         if problem := problem or proxy_problem(self._access, headers):
             raise Forbidden(problem)
         return key
+
+    def asker(self, headers: HeaderMap) -> ApiKey | None:
+        """The same for a request that a model is to answer. Forbidden with a key that may only read."""
+        key = self.caller(headers)
+        if self._keys_required and key is not None and key.scope is KeyScope.READ:
+            raise Forbidden(
+                f"the key {key.name!r} has the scope {key.scope}: it may not use models",
+                hint="use a key of the scope inference",
+            )
+        return key
+
+    def _signed_in(self, headers: HeaderMap) -> ApiKey | None:
+        """The key of the console's session. Forbidden where another web page may have made it ask."""
+        cookie = headers.get(b"cookie")
+        session = None if cookie is None else self._sessions.of(cookie_in(cookie.decode("latin-1")))
+        if session is None:
+            return None
+        text = {name.decode("latin-1"): value.decode("latin-1") for name, value in headers.items()}
+        if not is_from_console(text, origin_problem):
+            raise Forbidden(
+                "this request does not show that it comes from the console",
+                hint=f"send the header {CONSOLE_HEADER.title()}: 1, or an API key instead of a cookie",
+            )
+        return session.key
 
     def may_see_nodes(self, key: ApiKey | None) -> bool:
         """Which machine answered is for admins; on loopback everyone is one."""
@@ -93,7 +120,7 @@ class Admission:
         return ModelUnknown(f"there is no model {shown!r}", hint=hint)
 
 
-def _presented(headers: Headers) -> str:
+def _presented(headers: HeaderMap) -> str:
     scheme, _, value = headers.get(b"authorization", b"").partition(b" ")
     chosen = value.strip() if scheme.lower() == b"bearer" else headers.get(b"x-api-key", b"")
     return chosen.decode("latin-1")

@@ -22,6 +22,7 @@ from remuda.inference.answers import (
     ByteSink,
     Delta,
     FinishReason,
+    MediaSink,
     Score,
     TextSink,
     Usage,
@@ -71,6 +72,9 @@ class OpenAiSink:
         request = self._call.request
         assert isinstance(request, RerankRequest)
         await _send_whole(self._response, rerank_answer(request, scores, usage))
+
+    def media(self) -> MediaSink:
+        raise AssertionError("no path of this API is answered with media yet")
 
 
 class StreamedTexts:

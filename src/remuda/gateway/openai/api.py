@@ -55,7 +55,7 @@ class Api:
         self._running = inference.running
         self._figures = inference.figures
         self._expose_node = inference.expose_node
-        self._look_again = inference.look_again
+        self._refresh_models = inference.refresh_models
         self._bodies = Bodies(inference.body_bytes_max)
         self._admission = admission
         self._clock = clock
@@ -126,7 +126,7 @@ class Api:
         if self._running.stopping:
             raise FrontendStopping("this frontend is stopping", hint="ask again: another one may answer")
         ask, response = request.ask, request.response
-        key = self._admission.caller(request.headers)
+        key = self._admission.asker(request.headers)
         if key is not None:
             response.caller = key.name
         if _SHOW_NODE in request.headers and self._admission.may_see_nodes(key):
@@ -149,7 +149,7 @@ class Api:
         try:
             return self._admission.model(name, key)
         except ModelUnknown:
-            await self._look_again()
+            await self._refresh_models()
             return self._admission.model(name, key)
 
     async def _parsed_slowly(self, ask: Ask, body: bytes) -> Request:
@@ -195,8 +195,10 @@ class OpenAiRoutes:
 
     def __init__(self, elsewhere: ASGIApp, services: Services, inference: Inference, clock: Clock) -> None:
         self._elsewhere = elsewhere
-        self._admission = Admission(services.access, services.keyring, inference.tables)
-        self._look_again = inference.look_again
+        self._admission = Admission(
+            services.access, services.keyring, inference.tables, services.console.sessions
+        )
+        self._refresh_models = inference.refresh_models
         self._api = Api(inference, self._admission, clock, f"req-{services.entropy.uuid()[:13]}-")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -209,5 +211,5 @@ class OpenAiRoutes:
             await self._api(ask, scope, receive, send)
         else:
             request_id = self._api.request_id(dict(scope["headers"]))
-            headers, look_again = scope["headers"], self._look_again
-            await respond(self._admission, look_again, scope["method"], path, headers, send, request_id)
+            headers, refresh_models = scope["headers"], self._refresh_models
+            await respond(self._admission, refresh_models, scope["method"], path, headers, send, request_id)

@@ -69,7 +69,7 @@ class ErrorResponse:
 
 
 def refusal(error: RemudaError) -> ErrorResponse:
-    """What the client is told of this error."""
+    """What the client reads of this error."""
     status = error.status if isinstance(error, UpstreamFailed) else error.http_status
     details = error.details or UNSET
     what = ErrorDetails(error.public_text, _type(error, status), error.param or None, error.code, details)

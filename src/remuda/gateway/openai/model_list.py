@@ -1,16 +1,17 @@
 """What is under /v1 besides inference: the list of models, and errors in OpenAI's shape."""
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 import msgspec
 from starlette.types import Send
 
-from remuda.core.errors import NotFound, RemudaError, WrongMethod
+from remuda.core.errors import NoSuchEndpoint, RemudaError, WrongMethod
 from remuda.gateway.home import no_such_endpoint
 from remuda.gateway.openai.admission import Admission
 from remuda.gateway.openai.errors import ErrorResponse, refusal
 from remuda.gateway.openai.incoming import ASKS
+from remuda.router.cold_path import ModelRefresh
 from remuda.router.loading import ModelUnknown
 from remuda.router.table import RoutedModel
 
@@ -33,7 +34,7 @@ class ModelList(msgspec.Struct):
 
 async def respond(
     admission: Admission,
-    look_again: Callable[[], Awaitable[None]],
+    refresh_models: ModelRefresh,
     method: str,
     path: str,
     headers: Iterable[tuple[bytes, bytes]],
@@ -42,7 +43,7 @@ async def respond(
 ) -> None:
     """Answer a request under /v1 that asks for no inference."""
     try:
-        body = await _page_or_newer(admission, look_again, method, path, dict(headers))
+        body = await _page_or_newer(admission, refresh_models, method, path, dict(headers))
         answer = ErrorResponse(200, "", body)
     except RemudaError as error:
         answer = refusal(error)
@@ -57,7 +58,7 @@ async def respond(
 
 async def _page_or_newer(
     admission: Admission,
-    look_again: Callable[[], Awaitable[None]],
+    refresh_models: ModelRefresh,
     method: str,
     path: str,
     headers: Mapping[bytes, bytes],
@@ -66,14 +67,14 @@ async def _page_or_newer(
     try:
         return _page(admission, method, path, headers)
     except ModelUnknown:
-        await look_again()
+        await refresh_models()
         return _page(admission, method, path, headers)
 
 
 def _page(admission: Admission, method: str, path: str, headers: Mapping[bytes, bytes]) -> bytes:
     allowed = _methods(path)
     if not allowed:
-        raise NotFound(no_such_endpoint(path))
+        raise NoSuchEndpoint(no_such_endpoint(path))
     if method not in allowed:
         raise WrongMethod(f"{method} does not work on this path; use {' or '.join(allowed)}")
     key = admission.caller(headers)

@@ -151,8 +151,16 @@ class InferenceFigures:
         self._per_token_of = cache(self._per_token.labels)
 
     def waiting_changed(self, model: str, by: int) -> None:
-        """Given to the dispatcher, which knows who waits."""
+        """Implements router.dispatch.WaitingFigures."""
         self._waiting.labels(model).inc(by)
+
+    def tokens_written(self) -> Tallied[str]:
+        """By requests that are over, by the name of the node."""
+        written = Tallied[str]()
+        for (_, node, kind), count in self._tokens.by_labels.items():
+            if kind == "completion" and node:
+                written[str(node)] += count
+        return written
 
     def answered(self, response: ClientResponse, ended_s: float) -> None:
         """One request is over."""

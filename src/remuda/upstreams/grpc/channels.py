@@ -98,6 +98,10 @@ BY_KIND: Final[Mapping[RequestKind, frozenset[str]]] = MappingProxyType(
         RequestKind.COMPLETION: frozenset({"Predict", "PredictStream"}),
         RequestKind.EMBEDDING: frozenset({"Embedding"}),
         RequestKind.RERANK: frozenset({"Rerank"}),
+        RequestKind.IMAGE: frozenset({"GenerateImage"}),
+        RequestKind.TRANSCRIPTION: frozenset({"AudioTranscription", "AudioTranscriptionStream"}),
+        RequestKind.SPEECH: frozenset({"TTS", "TTSStream"}),
+        RequestKind.SOUND: frozenset({"SoundGeneration"}),
     }
 )
 

@@ -3,6 +3,7 @@
 from typing import Final
 
 from remuda.inference.failures import Fault, RequestUnsupported, UpstreamFailed, clients_fault
+from remuda.inference.media_requests import MediaRequest
 from remuda.inference.model import Request, RequestKind
 from remuda.inference.requests import ChatRequest, CompletionRequest
 from remuda.upstreams.grpc import limits
@@ -48,12 +49,20 @@ _DOES_NOT: Final = {
     RequestKind.COMPLETION: "completions",
     RequestKind.EMBEDDING: "embeddings",
     RequestKind.RERANK: "reranking",
+    RequestKind.IMAGE: "images",
+    RequestKind.TRANSCRIPTION: "transcriptions",
+    RequestKind.SPEECH: "speech",
+    RequestKind.SOUND: "sounds",
 }
 _TOLD_IN: Final = {  # The field that has what a model is to read, see or hear.
     RequestKind.CHAT: "messages",
     RequestKind.COMPLETION: "prompt",
     RequestKind.EMBEDDING: "input",
     RequestKind.RERANK: "documents",
+    RequestKind.IMAGE: "prompt",
+    RequestKind.TRANSCRIPTION: "file",
+    RequestKind.SPEECH: "input",
+    RequestKind.SOUND: "text",
 }
 _SCHEMA_WRONG: Final = "json schema error"
 _NOT_FOLLOWED: Final = ("failed to parse grammar", "unable to generate parser", _SCHEMA_WRONG)  # llama.cpp's.
@@ -97,7 +106,7 @@ def failure_of(failed: CallFailed, model: str, kind: RequestKind, *, begun: bool
     )
 
 
-def field_not_followed(failed: CallFailed, request: Request) -> str:
+def field_not_followed(failed: CallFailed, request: Request | MediaRequest) -> str:
     """The field whose grammar or schema an engine could not make use of; empty: that is not why it failed."""
     words = failed.details.lower()
     if not isinstance(request, ChatRequest | CompletionRequest) or failed.code not in _ANSWERED:

@@ -13,19 +13,19 @@ from remuda.models.grammar import ToolSpec, grammar_of_schema, grammar_of_tools
 KEPT_BYTES_MAX: Final = 16 << 20
 _ONE_BYTES_MAX: Final = 1 << 20
 
-Key = tuple[str | bytes | bool | None, ...]
+GrammarKey = tuple[str | bytes | bool | None, ...]
 
 
 class Grammars:
     """Those used last stay."""
 
     def __init__(self) -> None:
-        self._kept: dict[Key, str] = {}
+        self._kept: dict[GrammarKey, str] = {}
         self._bytes = 0
 
     def of_schema(self, raw: bytes, *, strict: bool = False) -> Sliced[str]:
         """Invalid says where the schema cannot be followed."""
-        key: Key = (raw, strict)
+        key: GrammarKey = (raw, strict)
         if (known := self._known(key)) is not None:
             return known
         grammar = yield from grammar_of_schema(_decoded(raw), strict=strict)
@@ -36,7 +36,7 @@ class Grammars:
         self, tools: Sequence[tuple[str, bytes, bool]], *, parallel: bool, no_action: str | None
     ) -> Sliced[str]:
         """For calls of tools: of each the name, the schema of its parameters, and whether it is strict."""
-        key: Key = (parallel, no_action, *(part for tool in tools for part in tool))
+        key: GrammarKey = (parallel, no_action, *(part for tool in tools for part in tool))
         if (known := self._known(key)) is not None:
             return known
         specs = [ToolSpec(name, parameters=_decoded(raw), strict=strict) for name, raw, strict in tools]
@@ -44,13 +44,13 @@ class Grammars:
         self._keep(key, grammar)
         return grammar
 
-    def _known(self, key: Key) -> str | None:
+    def _known(self, key: GrammarKey) -> str | None:
         found = self._kept.pop(key, None)
         if found is not None:
             self._kept[key] = found  # The last one is forgotten last.
         return found
 
-    def _keep(self, key: Key, grammar: str) -> None:
+    def _keep(self, key: GrammarKey, grammar: str) -> None:
         size = _size(key, grammar)
         if size > _ONE_BYTES_MAX or key in self._kept:
             return
@@ -70,5 +70,5 @@ def _decoded(raw: bytes) -> JsonValue:
     return value
 
 
-def _size(key: Key, grammar: str) -> int:
+def _size(key: GrammarKey, grammar: str) -> int:
     return len(grammar) + sum(len(part) for part in key if isinstance(part, str | bytes))

@@ -1,7 +1,7 @@
 """Grammars that held an engine until it had to be ended: no engine is given them again for a while.
 
 Kept here because the frontend outlives engines and their backends, and stands before all replicas of a model.
-Each frontend learns by itself.
+Frontends do not share this.
 """
 
 import hashlib

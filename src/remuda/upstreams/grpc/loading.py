@@ -1,4 +1,4 @@
-"""From a configuration and the place of its files to what a backend is told to load. Pure."""
+"""From a configuration and the place of its files to what a backend is to load. Pure."""
 
 import posixpath
 from collections.abc import Iterator
@@ -42,9 +42,9 @@ def model_options(config: ModelConfig, place: Place) -> pb.ModelOptions:
         EnableScore=_scores(config),
     )
     if place.models_path:
-        options.LoraAdapters.extend(config.lora_adapters)
+        options.LoraAdapters.extend(_there(place, path) for path in config.lora_adapters)
         options.LoraScales.extend(config.lora_scales)
-        options.LoraAdapter = config.lora_adapter
+        options.LoraAdapter = _there(place, config.lora_adapter)
         options.Tokenizer = parameters.tokenizer
     for field, value in _as_written(config):
         if value:
@@ -77,6 +77,11 @@ def _below(place: Place, name: str) -> str:
     """Always within the folder of models, also if it is written like a path from the root. Empty where that
     folder is not known, as the contract has it."""
     return posixpath.join(place.models_path, name.lstrip("/")) if name and place.models_path else ""
+
+
+def _there(place: Place, path: str) -> str:
+    """On the worker: backends of the contract do not look for adapters below the folder of models."""
+    return path if path.startswith("/") else _below(place, path)
 
 
 def _as_written(config: ModelConfig) -> Iterator[tuple[str, object]]:

@@ -1,5 +1,5 @@
 """A replica that speaks backend.proto, as the router sees it: text, streamed or whole, one answer or
-several side by side; embeddings and rankings.
+several side by side; embeddings and rankings. What needs files is in `media_calls`.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -16,8 +16,9 @@ from remuda.core.errors import Invalid
 from remuda.core.gbnf import why_not_parsed
 from remuda.core.tasks import TaskOwner
 from remuda.inference.answers import AnswerSink, Score, TextSink, Usage
-from remuda.inference.failures import Fault, UpstreamFailed
+from remuda.inference.failures import Fault, RequestUnsupported, UpstreamFailed
 from remuda.inference.large_bodies import Slicer
+from remuda.inference.media_requests import ImageRequest, SoundRequest, SpeechRequest, TranscriptionRequest
 from remuda.inference.model import InferenceCall, ReplicaEndpoint
 from remuda.inference.requests import ChatRequest, CompletionRequest, EmbeddingRequest, RerankRequest
 from remuda.models.memory import padded_context
@@ -28,15 +29,17 @@ from remuda.upstreams.grpc.grammars import Grammars
 from remuda.upstreams.grpc.held_grammars import HeldGrammars, is_bound
 from remuda.upstreams.grpc.loading import is_llama
 from remuda.upstreams.grpc.media import MARKER
+from remuda.upstreams.grpc.media_calls import MediaCalls
 from remuda.upstreams.grpc.predict_request import GenerationRequest, Preset
 from remuda.upstreams.grpc.reply_decoder import ReplyDecoder
+from remuda.upstreams.http.request_files import RequestFiles
 from remuda.upstreams.http2.failures import CallFailed, GrpcStatus
 from remuda.upstreams.http2.stream import Http2Stream
 
 
 class LeftCall:
     """A call whose client has left, read until the engine's present step is over: an engine that is held in
-    it is ended, and no other frontend would learn by which grammar. `failed` is told how the call failed."""
+    it is ended, and no other frontend would learn by which grammar. `failed` gets the failure of a call."""
 
     def __init__(self, tasks: TaskOwner, failed: Callable[[CallFailed], None]) -> None:
         self._tasks = tasks
@@ -206,7 +209,10 @@ class GrpcUpstream:
         entropy: Entropy,
         timeouts: GrpcTimeouts | None = None,
         translation: SharedTranslation | None = None,
+        files: RequestFiles | None = None,
     ) -> None:
+        """Without `files` there are no images, speech and sounds."""
+        self._files = files
         self._channel = Channel(endpoint.address, endpoint.token)
         self._clock = clock
         self._entropy = entropy
@@ -274,8 +280,18 @@ class GrpcUpstream:
                 await self._embed(call, request, sink)
             case RerankRequest() as request:
                 await self._rerank(call, request, sink)
+            case ImageRequest() | TranscriptionRequest() | SpeechRequest() | SoundRequest() as request:
+                await self._media(call).serve(call, request, sink)
             case other:
                 assert_never(other)
+
+    def _media(self, call: InferenceCall) -> MediaCalls:
+        if self._files is None:
+            raise RequestUnsupported(f"files of requests to {call.model.id} cannot be sent from here")
+        timeouts = self._timeouts
+        return MediaCalls(
+            self._channel, self._files, self._clock, timeouts.silence_s, timeouts.whole_s, self._draw
+        )
 
     async def _mark_media(self, call: InferenceCall, generations: Sequence[GenerationRequest]) -> None:
         """Some backends have a marker of their own for what a prompt shows, and another one in each life."""

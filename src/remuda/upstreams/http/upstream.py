@@ -23,7 +23,7 @@ from remuda.inference.answers import (
     Usage,
     Vector,
 )
-from remuda.inference.failures import Fault, UpstreamFailed
+from remuda.inference.failures import Fault, RequestUnsupported, UpstreamFailed
 from remuda.inference.large_bodies import outlined
 from remuda.inference.model import InferenceCall, ReplicaEndpoint, RequestKind
 from remuda.inference.requests import ChatRequest, CompletionRequest, answer_count
@@ -179,6 +179,10 @@ class HttpUpstream:
 
     async def serve(self, call: InferenceCall, sink: AnswerSink) -> None:
         """As inference.model.Upstream has it."""
+        if call.kind not in self._heads:
+            raise RequestUnsupported(
+                f"{call.model.id} is served over HTTP, and files are only sent to backends that speak gRPC"
+            )
         relay = sink.relay(AnswerFormat.OPENAI)
         address = self._address = self._address or ServerAddress.parsed(self._endpoint.address)
         changed = _changed_members(call, decoded=relay is None)

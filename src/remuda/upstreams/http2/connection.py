@@ -323,7 +323,7 @@ class Http2Connection(asyncio.Protocol):
             transport.close()
 
     def _give_out(self, failure: CallFailed) -> None:
-        """No more calls, and none that goes on."""
+        """No new calls; open ones end."""
         self._leaving = True
         if self._failure is None:
             self._failure = failure

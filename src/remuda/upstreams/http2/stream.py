@@ -73,7 +73,7 @@ class Carrier(Protocol):
     def send(self, frame: bytes) -> None: ...
 
     def release(self, stream: "Http2Stream", code: Code | None) -> None:
-        """The call is over; the server is told by that code, unless it knows."""
+        """The call is over; a reset with that code is sent, unless the server has ended it."""
         ...
 
 

@@ -37,7 +37,7 @@ from remuda.wire.backends import (
     BackendUpgradeReply,
 )
 from remuda.wire.codec import Message, decode, encode
-from remuda.wire.files import FilesFetch, FilesFetchReply
+from remuda.wire.files import FilesDrop, FilesDropReply, FilesFetch, FilesFetchReply
 from remuda.wire.models import (
     ModelDelete,
     ModelDeleteReply,
@@ -62,6 +62,7 @@ from remuda.worker.depot.install_spec import RequestResolver
 from remuda.worker.ports import BusRequest, Hear, Publish
 from remuda.worker.processes.ports import Supervision
 from remuda.worker.staging.commands import FetchCommand
+from remuda.worker.staging.dropping import DropCommand, FetchedFiles
 from remuda.worker.staging.fetching import ModelFetcher
 
 log = structlog.get_logger(__name__)
@@ -141,7 +142,7 @@ class Dispatcher:
         return {command.subject(node): partial(self._hear, command) for command in self._commands}
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Until cancelled; callers that still wait for a reply then are told so."""
+        """Until cancelled; callers that still wait for a reply then get an error."""
         await self._tasks.run(task_status=task_status)
 
     async def _hear(self, command: Answering, message: BusRequest) -> None:
@@ -210,6 +211,7 @@ class Commands:
         deliver: Callable[[], Awaitable[None]],
         more: Sequence[Answering] = (),
         fetcher: ModelFetcher | None = None,
+        model_files_budget: str = "",
     ) -> None:
         """`more` are commands that are not about backends. Without a `fetcher` no model files are fetched."""
         orders = RequestResolver(galleries, open_galleries, machine)
@@ -218,7 +220,8 @@ class Commands:
         self._work = WorkInHand(self._outlet.send, changed, self._deliver_installed)
         self._deliver = deliver
         self._access = ExclusiveAccess(depot, supervision, orders.capability, changed)
-        listing = ModelListing(models, changed)
+        fetched = _fetched(fetcher, models, supervision)
+        listing = ModelListing(models, changed, fetched)
         self._report = ReportBuilder(
             depot,
             supervision,
@@ -229,6 +232,7 @@ class Commands:
             orders.capability,
             changed,
             fetches_files=fetcher is not None,
+            model_files_budget=model_files_budget,
         )
         files_changed = self._report.files_changed
         installs = Installs(
@@ -243,7 +247,7 @@ class Commands:
         )
         depots = ListDeleteRollback(depot, self._access, self._work, orders.capability, files_changed)
         self._processes = processes = Stopping(supervision, addresses)
-        fetching = _fetching(fetcher, self._work, listing)
+        fetching = _fetching(fetcher, fetched, self._work, listing)
         own = _answering(installs, depots, processes, ModelFiles(models), self._cancel)
         self._dispatcher = Dispatcher((*own, *fetching, *more))
 
@@ -301,8 +305,24 @@ def _answering(
     )
 
 
-def _fetching(fetcher: ModelFetcher | None, work: WorkInHand, listing: ModelListing) -> tuple[Answering, ...]:
+def _fetched(fetcher: ModelFetcher | None, models: Path, supervision: Supervision) -> FetchedFiles | None:
     if fetcher is None:
+        return None
+
+    def loaded() -> set[str]:
+        return {replica.key.model_id for replica in supervision.replicas()}
+
+    return FetchedFiles(models, fetcher.hashes, fetcher.clock, loaded)
+
+
+def _fetching(
+    fetcher: ModelFetcher | None, fetched: FetchedFiles | None, work: WorkInHand, listing: ModelListing
+) -> tuple[Answering, ...]:
+    if fetcher is None or fetched is None:
         return ()
-    fetches = FetchCommand(fetcher, work, listing.look)
-    return (Command(subjects.files_fetch, FilesFetch, fetches.fetch, FilesFetchReply),)
+    fetches = FetchCommand(fetcher, work, fetched, listing.look)
+    drops = DropCommand(fetched, listing.look)
+    return (
+        Command(subjects.files_fetch, FilesFetch, fetches.fetch, FilesFetchReply),
+        Command(subjects.files_drop, FilesDrop, drops.drop, FilesDropReply),
+    )

@@ -31,7 +31,7 @@ from remuda.wire.models import (
 from remuda.wire.process_keys import ProcessKey
 from remuda.worker.addresses import ReplicaAddresses
 from remuda.worker.commands.exclusive_access import ExclusiveAccess, InstalledState, require_gone, stop_report
-from remuda.worker.commands.running_work import Kind, WorkInHand
+from remuda.worker.commands.running_work import WorkInHand, WorkKind
 from remuda.worker.depot.depot import Depot
 from remuda.worker.processes.model import ProcessPhase, ProcessStatus, Protocol, Stopped
 from remuda.worker.processes.ports import Supervision
@@ -64,7 +64,8 @@ class ListDeleteRollback:
         return BackendListReply(backends=tuple(one.row for one in listed.reported))
 
     async def delete(self, request: BackendDelete) -> BackendDeleteReply:
-        """Processes first, and files only when all of them are gone. What was stopped is told in any case."""
+        """Processes first, and files only when all of them are gone. The reply lists what was
+        stopped, also after a failure."""
         outcomes: Sequence[Stopped] = ()
         try:
             async with self._alone("delete", request) as sight:
@@ -98,7 +99,7 @@ class ListDeleteRollback:
 
     @asynccontextmanager
     async def _alone(
-        self, kind: Kind, request: BackendDelete | BackendRollback
+        self, kind: WorkKind, request: BackendDelete | BackendRollback
     ) -> AsyncIterator[InstalledState]:
         """Shown as work in hand, and not to be given up: processes go."""
         async with self._work.attempting(kind, request) as attempt:
@@ -141,7 +142,7 @@ class Stopping:
         if objection := self._objection(request, replica):
             return reply.model_copy(update={"error": objection})
         outcomes = await self._supervision.stop([replica.key], free=not request.force)
-        if not outcomes:  # It ended by itself in this very moment.
+        if not outcomes:  # It exited at this very moment.
             return ModelStopReply(terminated=True, process_key=request.process_key)
         [outcome] = outcomes
         trouble = outcome.trouble

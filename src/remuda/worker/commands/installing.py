@@ -34,7 +34,7 @@ class Pulls:
 
     @contextmanager
     def watched(self, name: str, on_step: OnStep) -> Iterator[None]:
-        """`on_step` hears of every pull of this backend, for whichever request."""
+        """`on_step` is called for every pull of this backend, for whichever request."""
         watchers = self._watching.setdefault(name, [])
         watchers.append(on_step)
         try:
@@ -102,9 +102,9 @@ class Installs:
         self._pulls = Pulls(depot)
         self._served: dict[ProcessKey, _Served] = {}  # What HTTP processes were started with.
 
-    async def install(self, asked: BackendInstall) -> BackendInstallReply:
+    async def install(self, received: BackendInstall) -> BackendInstallReply:
         """Raises what stands against it."""
-        request = asked.model_copy(update={"backend": named_backend(asked)})
+        request = received.model_copy(update={"backend": named_backend(received)})
         key = _key(request.model_id or request.backend, request.replica_index)
         replica = await self._running(key, request)
         if replica is not None and not (request.force or request.digest or request.uri):
@@ -117,10 +117,10 @@ class Installs:
         unchanged = had.unchanged and not request.model_id
         return reply.model_copy(update={"unproven": unproven, "unchanged": unchanged})
 
-    async def upgrade(self, asked: BackendUpgrade) -> BackendUpgradeReply:
+    async def upgrade(self, received: BackendUpgrade) -> BackendUpgradeReply:
         """Processes run on until the new version is complete, and where there is none. What was stopped is
         told also when the rest fails."""
-        request = asked.model_copy(update={"backend": named_backend(asked)})
+        request = received.model_copy(update={"backend": named_backend(received)})
         outcomes: Sequence[Stopped] = ()
         digest, unchanged, by = "", False, f"the upgrade of {request.backend}"
         try:

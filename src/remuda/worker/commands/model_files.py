@@ -3,10 +3,9 @@
 
 import os
 import shutil
-import stat
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Final
 
@@ -17,11 +16,12 @@ from anyio.to_thread import run_sync
 from remuda.core.errors import Invalid, NotFound, Rejected
 from remuda.models.gguf_file import missing_bytes
 from remuda.wire.models import ModelDelete, ModelDeleteReply
-from remuda.wire.nodes import CutOffFile, ModelFile
+from remuda.wire.nodes import ArrivedFile, CutOffFile, ModelFile
 from remuda.worker.commands import limits
-from remuda.worker.files.keys import HASH_SUFFIX, Area, is_partial_of, own_metadata
-from remuda.worker.files.sidecars import file_facts
-from remuda.worker.files.tree import NotAFolder, Tree
+from remuda.worker.files.keys import Area, is_partial_of, own_metadata
+from remuda.worker.files.sidecars import is_folder, remove_file
+from remuda.worker.files.tree import NotAFolder, Tree, remove_empty_folders
+from remuda.worker.staging.dropping import FetchedFiles
 from remuda.worker.staging.placed import PlacedFiles
 from remuda.worker.staging.placing import store_root
 
@@ -37,6 +37,8 @@ class ListedModels:
     files: tuple[ModelFile, ...] = ()
     more: bool = False  # There are others that are not told.
     cut_off: tuple[CutOffFile, ...] = ()  # GGUF files that are shorter than their tensors.
+    fetched_bytes: int = 0  # Of what this worker has fetched, on the disk.
+    partial: tuple[ArrivedFile, ...] = field(default=(), compare=False)  # They grow: that is no news.
 
 
 class Completeness:
@@ -72,13 +74,17 @@ class Completeness:
 
 
 class ModelListing:
-    """`changed` is called when there is something new to report."""
+    """`changed` is called when there is something new to report. `fetched`: what is known of files that this
+    worker has fetched."""
 
-    def __init__(self, folder: Path, changed: Callable[[], None]) -> None:
+    def __init__(
+        self, folder: Path, changed: Callable[[], None], fetched: FetchedFiles | None = None
+    ) -> None:
         self.path = str(folder.absolute())
         self.listed = ListedModels()
         self._folder = folder
         self._changed = changed
+        self._fetched = fetched
         self._completeness = Completeness()
 
     async def run(self) -> None:
@@ -93,14 +99,18 @@ class ModelListing:
         except OSError as error:
             log.warning("models_not_listed", folder=self.path, error=str(error))
             return
-        if listed != self.listed:
-            self.listed = listed
+        changed, self.listed = listed != self.listed, listed
+        if changed:
             self._changed()
 
     def _listed(self) -> ListedModels:
         listed = list_models(self._folder, self._completeness)
         self._completeness.forget_others(self._folder, listed)
-        return listed
+        if self._fetched is None:
+            return listed
+        files, fetched_bytes = self._fetched.noted(listed.files)
+        partial = self._fetched.partial()[: limits.MODEL_FILES_PARTIAL_MAX]
+        return replace(listed, files=files, fetched_bytes=fetched_bytes, partial=partial)
 
 
 def list_models(
@@ -194,7 +204,7 @@ class ModelFiles:
         else:
             await run_sync(self._delete, request.model_name)
         log.info("model_files_deleted", model=request.model_name)
-        return ModelDeleteReply(success=True)
+        return ModelDeleteReply(success=True, by_path=bool(request.files))
 
     def _delete_files(self, paths: Sequence[str], any_files: bool) -> None:
         parts = {path: _parts(path) for path in paths}  # A bad one is found before any goes.
@@ -204,12 +214,12 @@ class ModelFiles:
         for path in paths if any_files else sorted(placed.ours(paths)):
             try:
                 with tree.open_folder(parts[path][:-1]) as folder:
-                    _remove_file(folder, parts[path][-1])
+                    remove_file(folder, parts[path][-1])
             except (NotFound, NotAFolder):
                 continue
             except OSError as error:
                 raise Rejected(f"{path} cannot be removed: {error.strerror}") from error
-            _remove_empty(tree, parts[path][:-1])
+            remove_empty_folders(tree, parts[path][:-1])
         placed.forget(paths)
 
     def _delete(self, name: str) -> None:
@@ -239,38 +249,13 @@ def _parts(name: str) -> tuple[str, ...]:
 def _remove(folder: int, name: str) -> None:
     """The folder of that name; or the file, with what lies beside it under its name and a suffix, checksums
     and partial uploads too. Links themselves go, not their ends."""
-    if _is_folder(folder, name):
+    if is_folder(folder, name):
         shutil.rmtree(name, dir_fd=folder)
         return
     entries = set(os.listdir(folder))
     named = {name, *(entry for entry in entries if entry.startswith(f"{name}."))}
     partial = {entry for entry in entries if any(is_partial_of(entry, one) for one in named)}
     for entry in (named & entries) | partial:
-        if not _is_folder(folder, entry):
+        if not is_folder(folder, entry):
             with suppress(FileNotFoundError):
                 os.unlink(entry, dir_fd=folder)
-
-
-def _is_folder(folder: int, name: str) -> bool:
-    facts = file_facts(folder, name)
-    return facts is not None and stat.S_ISDIR(facts.st_mode)
-
-
-def _remove_file(folder: int, name: str) -> None:
-    """The file, its checksum and what came of it so far; no other that is called alike."""
-    if _is_folder(folder, name):
-        return
-    partial = [entry for entry in os.listdir(folder) if is_partial_of(entry, name)]
-    for entry in (name, f"{name}{HASH_SUFFIX}", *partial):
-        with suppress(FileNotFoundError):
-            os.unlink(entry, dir_fd=folder)
-
-
-def _remove_empty(tree: Tree, parts: Sequence[str]) -> None:
-    """The folder, and those above it, as far as nothing is in them."""
-    for depth in range(len(parts), 0, -1):
-        try:
-            with tree.open_folder(parts[: depth - 1]) as parent:
-                os.rmdir(parts[depth - 1], dir_fd=parent)
-        except (OSError, NotFound, NotAFolder, Invalid):
-            return

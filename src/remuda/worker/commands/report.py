@@ -40,9 +40,11 @@ class ReportBuilder:
         changed: Callable[[], None],
         *,
         fetches_files: bool = False,
+        model_files_budget: str = "",
     ) -> None:
         """`changed` is called when the account has become another by what is installed."""
         self._fetches_files = fetches_files
+        self._model_files_budget = model_files_budget
         self._depot = depot
         self._supervision = supervision
         self._work = work
@@ -66,6 +68,10 @@ class ReportBuilder:
             model_files_more=self._models.listed.more,
             model_files_cut_off=self._models.listed.cut_off,
             fetches_files=self._fetches_files,
+            drops_files=self._fetches_files,
+            fetched_bytes=self._models.listed.fetched_bytes,
+            model_files_budget=self._model_files_budget,
+            model_files_partial=self._models.listed.partial,
         )
 
     def files_changed(self) -> None:

@@ -35,7 +35,7 @@ from remuda.worker.ports import Publish
 
 log = structlog.get_logger(__name__)
 
-Send = Callable[[InstallProgress], Awaitable[None]]
+SendProgress = Callable[[InstallProgress], Awaitable[None]]
 
 
 class InstallSteps:
@@ -100,7 +100,7 @@ class InstallSteps:
 class Publisher:
     """The first event at once, then the newest at most every 250 ms. One that cannot be sent is lost."""
 
-    def __init__(self, send: Send) -> None:
+    def __init__(self, send: SendProgress) -> None:
         self._send = send
         self._waiting: InstallProgress | None = None
         self._news = AutoResetEvent()
@@ -133,7 +133,7 @@ class Publisher:
 
 
 @asynccontextmanager
-async def publishing(send: Send) -> AsyncIterator[Publisher]:
+async def publishing(send: SendProgress) -> AsyncIterator[Publisher]:
     """Events told in this block are sent meanwhile, and the last one at its end, however it ends."""
     publisher = Publisher(send)
     failure: Exception | None = None
@@ -169,8 +169,8 @@ class Outlet:
             await self._publish(subjects.install_progress(self._node, event.op_id), encode(named))
 
 
-Kind = Literal["install", "upgrade", "delete", "rollback", "fetch"]
-Request = BackendInstall | BackendUpgrade | BackendDelete | BackendRollback | FilesFetch
+WorkKind = Literal["install", "upgrade", "delete", "rollback", "fetch"]
+WorkRequest = BackendInstall | BackendUpgrade | BackendDelete | BackendRollback | FilesFetch
 
 
 class Tally(Protocol):
@@ -188,8 +188,8 @@ class RunningAttempt:
 
     def __init__(
         self,
-        kind: Kind,
-        request: Request,
+        kind: WorkKind,
+        request: WorkRequest,
         publisher: Publisher | None,
         changed: Callable[[], None],
         tally: Tally | None = None,
@@ -259,7 +259,7 @@ class WorkInHand:
     """`deliver` returns when the frontend knows what is installed now."""
 
     def __init__(
-        self, send: Send, changed: Callable[[], None], deliver: Callable[[], Awaitable[None]]
+        self, send: SendProgress, changed: Callable[[], None], deliver: Callable[[], Awaitable[None]]
     ) -> None:
         self._send = send
         self._changed = changed
@@ -268,7 +268,7 @@ class WorkInHand:
 
     @asynccontextmanager
     async def attempting(
-        self, kind: Kind, request: Request, *, reported: bool = True, tally: Tally | None = None
+        self, kind: WorkKind, request: WorkRequest, *, reported: bool = True, tally: Tally | None = None
     ) -> AsyncIterator[RunningAttempt]:
         """Listed while the block lasts. Progress goes out only if the request names an operation; then also
         the frontend is to know what is installed before the reply: a reader of the reply must find it.

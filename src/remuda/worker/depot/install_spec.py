@@ -16,7 +16,7 @@ from remuda.gallery.model import Gallery, MachineProfile, Reading, find, galleri
 from remuda.gallery.resolve import ResolvedBuild, Unresolved, resolve
 from remuda.gallery.sources import Sources
 from remuda.oci.errors import SignatureRequired
-from remuda.oci.reference import Archive, Folder, OciFile, OciImage, Source, parse_source
+from remuda.oci.reference import Archive, Folder, ImageSource, OciFile, OciImage, parse_source
 from remuda.wire.backends import BackendInstall, BackendUpgrade
 from remuda.worker.depot.layout import checked_name
 
@@ -68,7 +68,7 @@ def is_source(text: str) -> bool:
     return "/" in text or text in (".", "..")
 
 
-def check_integrity(source: Source, sha256: str) -> None:
+def check_integrity(source: ImageSource, sha256: str) -> None:
     """For machines that demand that bytes be vouched for before they are used: SignatureRequired without.
 
     A digest in a reference, like the checksum of an archive, was written down by a trusted party. What
@@ -99,7 +99,7 @@ def all_failed(name: str, failures: Sequence[tuple[str, RemudaError]]) -> Remuda
     return kind(f"{name} could not be fetched from any of its {len(failures)} sources: {reasons}")
 
 
-def _own_name(source: Source) -> str:
+def _own_name(source: ImageSource) -> str:
     match source:
         case Folder(path):
             return path.resolve().name
@@ -108,7 +108,7 @@ def _own_name(source: Source) -> str:
     raise Invalid(f"{_shown(source)} needs a name to be installed under", hint="add --name NAME")
 
 
-def _shown(source: Source) -> str:
+def _shown(source: ImageSource) -> str:
     match source:
         case OciImage(reference):
             return str(reference)

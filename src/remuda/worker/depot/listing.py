@@ -59,7 +59,7 @@ class ListedBackend:
 
     @property
     def row(self) -> InstalledBackend:
-        """As others are told of it."""
+        """As others read of it."""
         metadata = self.metadata
         return InstalledBackend(
             name=self.name,

@@ -20,17 +20,17 @@ from remuda.worker.files.tree import Tree
 if TYPE_CHECKING:
     from hashlib import _Hash
 
-Identity = tuple[int, int, int, int]
+FileIdentity = tuple[int, int, int, int]
 
 
-def identity(facts: os.stat_result) -> Identity:
+def identity(facts: os.stat_result) -> FileIdentity:
     return facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns
 
 
 @dataclass(frozen=True, slots=True)
 class WholeFile:
     size: int
-    identity: Identity
+    identity: FileIdentity
     sha256: str  # Empty: not known yet.
 
 
@@ -38,11 +38,11 @@ class Hashes:
     """`stop` ends what is being read: the process is about to end."""
 
     def __init__(self) -> None:
-        self._known: OrderedDict[Identity, str] = OrderedDict()
+        self._known: OrderedDict[FileIdentity, str] = OrderedDict()
         self._unfinished: OrderedDict[tuple[int, int], tuple[int, _Hash]] = OrderedDict()
         self._guard = Lock()
         self._stopped = Event()
-        self._reading: dict[Identity, anyio.Event] = {}
+        self._reading: dict[FileIdentity, anyio.Event] = {}
         self.threads = anyio.CapacityLimiter(limits.HASHED_AT_ONCE_MAX)
 
     def stop(self) -> None:

@@ -18,6 +18,9 @@ from remuda.worker.files import limits
 HASH_SUFFIX: Final = ".sha256"
 TARGET_SUFFIX: Final = ".sha256.target"
 EPHEMERAL: Final = "ephemeral"
+STAGING_TMP: Final = "staging-tmp"  # In the cache: outputs that go to object storage.
+OUTPUT_PREFIX: Final = "localai-output-"  # In the staging folder: outputs that are fetched.
+OUTPUT_SUFFIX: Final = ".tmp"
 
 _SHA256: Final = re.compile(r"[0-9a-f]{64}", re.ASCII)
 _DRIVE: Final = re.compile(r"[A-Za-z]:", re.ASCII)
@@ -52,6 +55,18 @@ class FilePlace:
     def ephemeral(self) -> bool:
         return self.area in (Area.STAGING, Area.CACHE) and self.parts[:1] == (EPHEMERAL,)
 
+    @property
+    def of_request(self) -> bool:
+        """An input or an output of a request, which needs it no longer than a day."""
+        if self.area not in (Area.STAGING, Area.CACHE) or not self.parts:
+            return False
+        if self.ephemeral:
+            return len(self.parts) > 1
+        if self.area is Area.CACHE:
+            return self.parts[0] == STAGING_TMP and len(self.parts) > 1
+        name = self.parts[0]
+        return len(self.parts) == 1 and name.startswith(OUTPUT_PREFIX) and name.endswith(OUTPUT_SUFFIX)
+
 
 def place_of(key: str, *, otherwise: Area = Area.STAGING, folder: bool = False) -> FilePlace:
     """Where a key leads. Invalid for any that does not name a file, or with `folder` a folder, below its
@@ -71,7 +86,7 @@ def checked_parts(path: str, *, empty: bool = False) -> tuple[str, ...]:
     if empty and not path:
         return ()
     decoded = path
-    for _ in range(limits.DECODINGS_MAX):  # What is still escaped may be decoded by somebody later.
+    for _ in range(limits.DECODINGS_MAX):  # What is still escaped may be decoded later.
         _check_text(decoded)
         if (further := unquote(decoded, errors="replace")) == decoded:
             return tuple(path.split("/"))

@@ -36,10 +36,17 @@ from remuda.worker.commands.dispatch import Answering, Command
 from remuda.worker.files import limits
 from remuda.worker.files.areas import FileAreas
 from remuda.worker.files.hashes import Hashes
-from remuda.worker.files.keys import Area, FilePlace, check_object_key, checked_parts, partial_name, place_of
+from remuda.worker.files.keys import (
+    STAGING_TMP,
+    Area,
+    FilePlace,
+    check_object_key,
+    checked_parts,
+    partial_name,
+    place_of,
+)
 from remuda.worker.files.partial_file import PartialFile
 from remuda.worker.files.sidecars import remove_other_partials
-from remuda.worker.files.sweep import STAGING_TMP
 from remuda.worker.files.tree import NotAFolder, Tree, list_files
 
 log = structlog.get_logger(__name__)

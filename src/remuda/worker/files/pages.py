@@ -2,6 +2,9 @@
 
 HEAD, PUT, GET /v1/files/{key}     POST /v1/files/temp     GET /v1/files-list/{key}
 
+and of ours: DELETE /v1/files/{key}, for the files of a request that is over; of any other file 405, as from a
+LocalAI worker.
+
 Errors are plain text. The key is everything after the prefix, decoded once.
 """
 
@@ -23,7 +26,7 @@ from remuda.oci.errors import DiskFull
 from remuda.worker.files import limits
 from remuda.worker.files.areas import FileAreas
 from remuda.worker.files.hashes import Hashes
-from remuda.worker.files.keys import Area, FilePlace, place_of
+from remuda.worker.files.keys import OUTPUT_PREFIX, OUTPUT_SUFFIX, Area, FilePlace, place_of
 from remuda.worker.files.tree import NotAFolder, list_files
 from remuda.worker.files.upload_rules import ContentRange, OtherContent, WrongStart, parse_hash, parse_range
 from remuda.worker.files.uploads import Continues, Stored, Uploads
@@ -31,10 +34,10 @@ from remuda.worker.http.server import (
     CODE_HEADER,
     JSON,
     ROLE,
-    Header,
-    Receive,
+    AsgiReceive,
+    AsgiSend,
+    HeaderLine,
     Scope,
-    Send,
     answer,
     cut,
     header,
@@ -62,7 +65,7 @@ class FilePages:
         self._entropy = entropy
         self._downloads = 0
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: AsgiReceive, send: AsgiSend) -> None:
         try:
             await self._answer(scope, receive, send)
         except DiskFull as full:
@@ -74,7 +77,7 @@ class FilePages:
             log.warning("file_request_failed", path=raw_path(scope)[:200], error=str(error))
             await answer(scope, send, 500, os_reason(error))
 
-    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _answer(self, scope: Scope, receive: AsgiReceive, send: AsgiSend) -> None:
         path = raw_path(scope)
         if scope["type"] != "http":
             raise NotFound("not found")
@@ -89,6 +92,10 @@ class FilePages:
             await self._get(_place(scope), scope, send)
         elif method == "PUT":
             await self._put(_place(scope), scope, receive, send)
+        elif method == "DELETE" and (place := _place(scope)).of_request:
+            await self._uploads.remove(place)
+            await send({"type": "http.response.start", "status": 204, "headers": [ROLE]})
+            await send({"type": "http.response.body", "body": b""})
         elif method != "POST":
             await refuse_method(scope, send, _METHODS)
         elif path == _TEMP:
@@ -96,7 +103,7 @@ class FilePages:
         else:
             raise NotFound("not found")
 
-    async def _head(self, place: FilePlace, send: Send) -> None:
+    async def _head(self, place: FilePlace, send: AsgiSend) -> None:
         found = await run_sync(self._areas.find, place, self._hashes)
         if found.partial is not None:
             size, target = found.partial.size, found.partial.target
@@ -114,14 +121,14 @@ class FilePages:
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": b""})
 
-    async def _put(self, place: FilePlace, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _put(self, place: FilePlace, scope: Scope, receive: AsgiReceive, send: AsgiSend) -> None:
         wanted, sha256 = _content_range(scope), parse_hash(_text(scope, b"x-content-sha256"))
         outcome = await self._uploads.put(place, wanted, sha256, _announced(scope), receive)
         match outcome:
             case Stored(path):
                 await _told(scope, send, {"local_path": path})
             case Continues(size, gave_up):
-                more: list[Header] = [(b"range", b"bytes=0-%d" % (size - 1))] if size else []
+                more: list[HeaderLine] = [(b"range", b"bytes=0-%d" % (size - 1))] if size else []
                 more += [(b"connection", b"close")] if gave_up else []
                 await _empty(send, 308, [*more, (b"x-file-size", b"%d" % size)])
             case WrongStart(size):
@@ -136,7 +143,7 @@ class FilePages:
                 words = "what arrived before belongs to a file with another hash; it was removed"
                 await answer(scope, send, 409, words)
 
-    async def _get(self, place: FilePlace, scope: Scope, send: Send) -> None:
+    async def _get(self, place: FilePlace, scope: Scope, send: AsgiSend) -> None:
         """What is not whole is not there."""
         with self._one_download():
             found = await run_sync(self._areas.find, place, self._hashes)
@@ -159,12 +166,12 @@ class FilePages:
         finally:
             self._downloads -= 1
 
-    async def _temp(self, scope: Scope, send: Send) -> None:
-        name = f"localai-output-{self._entropy.token(12)}.tmp"
+    async def _temp(self, scope: Scope, send: AsgiSend) -> None:
+        name = f"{OUTPUT_PREFIX}{self._entropy.token(12)}{OUTPUT_SUFFIX}"
         path = await run_sync(self._areas.temporary, Area.STAGING, (), name)
         await _told(scope, send, {"local_path": path})
 
-    async def _list(self, scope: Scope, send: Send) -> None:
+    async def _list(self, scope: Scope, send: AsgiSend) -> None:
         place = place_of(_key(scope, _LIST), folder=True)
         try:
             files = await run_sync(list_files, self._areas.tree(place), place.parts)
@@ -173,7 +180,7 @@ class FilePages:
         await _told(scope, send, {"files": files or None})
 
 
-async def _sent(descriptor: int, size: int, send: Send) -> bool:
+async def _sent(descriptor: int, size: int, send: AsgiSend) -> bool:
     """False: the caller takes nothing any more, or the file has become shorter."""
     position, more = 0, True
     while more:
@@ -218,11 +225,11 @@ def _announced(scope: Scope) -> int | None:
     return None if given is None else int(given)
 
 
-async def _told(scope: Scope, send: Send, document: object) -> None:
+async def _told(scope: Scope, send: AsgiSend, document: object) -> None:
     await answer(scope, send, 200, json.dumps(document), JSON)
 
 
-async def _empty(send: Send, status: int, headers: list[Header]) -> None:
+async def _empty(send: AsgiSend, status: int, headers: list[HeaderLine]) -> None:
     headers = [(b"content-length", b"0"), ROLE, *headers]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": b""})

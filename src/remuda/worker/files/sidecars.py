@@ -11,7 +11,14 @@ from dataclasses import dataclass
 from typing import Final
 
 from remuda.worker.files import limits
-from remuda.worker.files.keys import HASH_SUFFIX, TARGET_SUFFIX, is_sha256, partial_name, target_of
+from remuda.worker.files.keys import (
+    HASH_SUFFIX,
+    TARGET_SUFFIX,
+    is_partial_of,
+    is_sha256,
+    partial_name,
+    target_of,
+)
 
 _READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -46,7 +53,9 @@ def kept_hash(folder: int, name: str, facts: os.stat_result) -> str:
 
 
 def keep_hash(folder: int, name: str, digest: str) -> None:
-    """Never replaces a file of that name that holds something else."""
+    """Never replaces a file of that name that holds something else. Of a checksum none is kept."""
+    if name.endswith(HASH_SUFFIX):
+        return
     sidecar = f"{name}{HASH_SUFFIX}"
     with suppress(OSError):  # It only saves reading the file again.
         if file_facts(folder, sidecar) is not None:
@@ -84,7 +93,7 @@ def foreign_target(folder: int, name: str) -> str:
 
 
 def adopt(folder: int, name: str, partial: FoundPartial, target: str) -> str:
-    """Give a partial the hidden name under which it goes on; returns that."""
+    """Give a partial the hidden name under which it is resumed; returns that."""
     entry = partial_name(name, target)
     if partial.entry != entry:
         os.rename(partial.entry, entry, src_dir_fd=folder, dst_dir_fd=folder)
@@ -132,3 +141,18 @@ def _read(folder: int, sidecar: str) -> tuple[str, os.stat_result] | None:
     finally:
         os.close(descriptor)
     return (text, facts) if is_sha256(text) else None
+
+
+def is_folder(folder: int, name: str) -> bool:
+    facts = file_facts(folder, name)
+    return facts is not None and stat.S_ISDIR(facts.st_mode)
+
+
+def remove_file(folder: int, name: str) -> None:
+    """The file, its checksum and what came of it so far; no other with a similar name."""
+    if is_folder(folder, name):
+        return
+    partial = [entry for entry in os.listdir(folder) if is_partial_of(entry, name)]
+    for entry in (name, f"{name}{HASH_SUFFIX}", *partial):
+        with suppress(FileNotFoundError):
+            os.unlink(entry, dir_fd=folder)

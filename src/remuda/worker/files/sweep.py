@@ -1,4 +1,4 @@
-"""Removes what nobody will come back for: partial uploads that have not grown for a day, and the inputs and
+"""Removes what will not be used again: partial uploads that have not grown for a day, and the inputs and
 outputs of requests of the day before. Looks at the disk now and then, in a thread."""
 
 import fcntl
@@ -6,7 +6,6 @@ import os
 import stat
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Final
 
 import anyio
 import structlog
@@ -16,15 +15,12 @@ from remuda.core.clock import Clock
 from remuda.core.errors import Invalid, NotFound
 from remuda.worker.files import limits
 from remuda.worker.files.areas import FileAreas
-from remuda.worker.files.keys import EPHEMERAL, TARGET_SUFFIX, Area, is_partial
+from remuda.worker.files.keys import TARGET_SUFFIX, Area, FilePlace, is_partial
 from remuda.worker.files.sidecars import foreign_target
 from remuda.worker.files.tree import Tree
 from remuda.worker.files.uploads import EphemeralUse
 
 log = structlog.get_logger(__name__)
-
-STAGING_TMP: Final = "staging-tmp"
-_OUTPUT: Final = ("localai-output-", ".tmp")
 
 
 class Sweeper:
@@ -94,7 +90,7 @@ class _Sweeping:
                 self._remove(folder, name)
         elif name.endswith(TARGET_SUFFIX):
             self._foreign(folder, name.removesuffix(TARGET_SUFFIX))
-        elif _of_requests(area, (*parts, name)):
+        elif FilePlace(area, (*parts, name)).of_request:
             if age > limits.EPHEMERAL_STALE_S:
                 self._remove(folder, name)
             else:
@@ -117,7 +113,7 @@ class _Sweeping:
 
     def _empty_folder(self, tree: Tree, area: Area, parts: Sequence[str], name: str) -> None:
         """Of a request whose files are gone; one that is new is about to be used."""
-        if not _of_requests(area, (*parts, name)):
+        if not FilePlace(area, (*parts, name)).of_request:
             return
         with suppress(NotFound, Invalid, OSError), tree.open_folder(parts) as folder:
             facts = os.stat(name, dir_fd=folder, follow_symlinks=False)
@@ -125,19 +121,8 @@ class _Sweeping:
                 os.rmdir(name, dir_fd=folder)
 
 
-def _of_requests(area: Area, parts: Sequence[str]) -> bool:
-    """Whether it is an input or an output of a request, which needs it no longer than a day."""
-    if area not in (Area.STAGING, Area.CACHE) or not parts:
-        return False
-    if parts[0] == EPHEMERAL:
-        return len(parts) > 1
-    if area is Area.CACHE:
-        return parts[0] == STAGING_TMP and len(parts) > 1
-    return len(parts) == 1 and parts[0].startswith(_OUTPUT[0]) and parts[0].endswith(_OUTPUT[1])
-
-
 def _unlocked(folder: int, name: str) -> bool:
-    """Whether no upload goes on in it."""
+    """Whether no upload to it is in progress."""
     descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

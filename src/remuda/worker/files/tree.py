@@ -208,3 +208,13 @@ def _is_file(tree: Tree, parts: Sequence[str]) -> bool:
             return True
     except (NotFound, Invalid, OSError):
         return False
+
+
+def remove_empty_folders(tree: Tree, parts: Sequence[str]) -> None:
+    """The folder, and those above it, as far as nothing is in them."""
+    for depth in range(len(parts), 0, -1):
+        try:
+            with tree.open_folder(parts[: depth - 1]) as parent:
+                os.rmdir(parts[depth - 1], dir_fd=parent)
+        except (OSError, NotFound, NotAFolder, Invalid):
+            return

@@ -86,10 +86,10 @@ class AllThere:
     target: str
 
 
-Verdict = Accept | AllThere | WrongStart | OtherContent
+UploadVerdict = Accept | AllThere | WrongStart | OtherContent
 
 
-def judge(wanted: ContentRange, sha256: str, there: Existing) -> Verdict:
+def judge(wanted: ContentRange, sha256: str, there: Existing) -> UploadVerdict:
     partial = there.partial
     if wanted.start == 0:
         return _from_the_beginning(wanted.total, sha256, there)
@@ -102,7 +102,7 @@ def judge(wanted: ContentRange, sha256: str, there: Existing) -> Verdict:
     return Accept(sha256 or partial.target, restart=False)
 
 
-def _from_the_beginning(total: int, sha256: str, there: Existing) -> Verdict:
+def _from_the_beginning(total: int, sha256: str, there: Existing) -> UploadVerdict:
     partial = there.partial
     if partial is not None:
         if not sha256 or sha256 != partial.target or not 0 < partial.size <= total:

@@ -37,8 +37,8 @@ from remuda.worker.files.upload_rules import (
 
 log = structlog.get_logger(__name__)
 
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Give = Callable[[bytes], Awaitable[None]]
+ReceiveBody = Callable[[], Awaitable[MutableMapping[str, Any]]]
+WriteBytes = Callable[[bytes], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class Continues:
     gave_up: bool = False
 
 
-Outcome = Stored | Continues | WrongStart | OtherContent
+UploadOutcome = Stored | Continues | WrongStart | OtherContent
 
 
 class _Ending(Enum):
@@ -98,17 +98,25 @@ class Uploads:
         wanted: ContentRange | None,
         sha256: str,
         announced: int | None,
-        receive: Receive,
-    ) -> Outcome:
+        receive: ReceiveBody,
+    ) -> UploadOutcome:
         """Without `wanted` the body is the whole file. `announced` is the length of the body, if known."""
         if announced is not None and announced > limits.BODY_BYTES_MAX:
             raise _too_large()
         if wanted is not None and announced is not None and announced > wanted.length:
             raise Invalid("the body is longer than its Content-Range")
+        await run_sync(self._areas.refuse_checksum, place)
         async with self._alone(place) as upload:
             if wanted is None:
                 return await self._whole(place, sha256, announced, receive, upload)
             return await self._range(place, wanted, sha256, receive, upload)
+
+    async def remove(self, place: FilePlace) -> None:
+        """A file of a request, whole or not. NotFound when there is none."""
+        async with self._alone(place):
+            size = await run_sync(self._areas.remove, place)
+        if place.ephemeral:
+            self._ephemeral.bytes = max(self._ephemeral.bytes - size, 0)
 
     @asynccontextmanager
     async def _alone(self, place: FilePlace) -> AsyncIterator[_Upload]:
@@ -129,8 +137,8 @@ class Uploads:
             upload.ended.set()
 
     async def _range(
-        self, place: FilePlace, wanted: ContentRange, sha256: str, receive: Receive, upload: _Upload
-    ) -> Outcome:
+        self, place: FilePlace, wanted: ContentRange, sha256: str, receive: ReceiveBody, upload: _Upload
+    ) -> UploadOutcome:
         begun = await run_sync(self._begin, place, wanted, sha256)
         if not isinstance(begun, tuple):
             return begun
@@ -155,8 +163,8 @@ class Uploads:
             partial.close()
 
     async def _whole(
-        self, place: FilePlace, sha256: str, announced: int | None, receive: Receive, upload: _Upload
-    ) -> Outcome:
+        self, place: FilePlace, sha256: str, announced: int | None, receive: ReceiveBody, upload: _Upload
+    ) -> UploadOutcome:
         partial = await run_sync(self._begin_whole, place, announced)
         try:
             ending = await _receive_into(partial, receive, upload, limits.BODY_BYTES_MAX)
@@ -253,7 +261,9 @@ def _prepared(folder: int, place: FilePlace, found: FoundFile, verdict: Accept |
     return partial_name(place.name, verdict.target)
 
 
-async def _receive_into(partial: PartialFile, receive: Receive, upload: _Upload, bytes_max: int) -> _Ending:
+async def _receive_into(
+    partial: PartialFile, receive: ReceiveBody, upload: _Upload, bytes_max: int
+) -> _Ending:
     """However it ends, what has arrived is in the file."""
     async with appending(partial) as appender:
         ending = _Ending.TAKEN_OVER
@@ -262,7 +272,7 @@ async def _receive_into(partial: PartialFile, receive: Receive, upload: _Upload,
     return ending
 
 
-async def _receive_body(receive: Receive, give: Give, bytes_max: int) -> _Ending:
+async def _receive_body(receive: ReceiveBody, give: WriteBytes, bytes_max: int) -> _Ending:
     gathered, received = _Gathered(give), 0
     try:
         while True:
@@ -293,7 +303,7 @@ class _Gathered:
     """Bytes on their way to the disk, which gets many at once where they come fast. What comes slowly is
     written soon: a worker that is killed loses what it has gathered."""
 
-    def __init__(self, give: Give) -> None:
+    def __init__(self, give: WriteBytes) -> None:
         self.size = 0
         self._give = give
         self._chunks: list[bytes] = []

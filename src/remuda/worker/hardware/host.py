@@ -2,7 +2,7 @@
 management library included. The only importer of pynvml.
 
 Detectors reach the outside through a Host alone, so that a recorded machine can stand in for a real one.
-Every NVML call may fail by itself (old driver, lost card, no permission) and says so with NvmlFailed.
+Every NVML call may fail (old driver, lost card, no permission) and says so with NvmlFailed.
 """
 
 import os

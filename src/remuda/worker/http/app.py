@@ -15,9 +15,9 @@ from remuda.worker.http.logs import LogPages
 from remuda.worker.http.server import (
     JSON,
     App,
-    Receive,
+    AsgiReceive,
+    AsgiSend,
     Scope,
-    Send,
     answer,
     header,
     of_contract,
@@ -53,7 +53,7 @@ _NOT_READY = "not ready: NATS connection is down: worker cannot receive work"
 def probes(why_unready: Callable[[], str]) -> App:
     """/healthz: this process answers. /readyz: it can receive work as well; otherwise it says why not."""
 
-    async def app(scope: Scope, _receive: Receive, send: Send) -> None:
+    async def app(scope: Scope, _receive: AsgiReceive, send: AsgiSend) -> None:
         if scope["type"] != "http" or scope["path"] not in PROBE_PATHS:
             await refuse(scope, send, NotFound("not found"))
         elif scope["method"] not in ("GET", "HEAD"):
@@ -66,11 +66,11 @@ def probes(why_unready: Callable[[], str]) -> App:
     return app
 
 
-Running = Callable[[], Awaitable[ModelsRunningReply]]
+ListRunning = Callable[[], Awaitable[ModelsRunningReply]]
 
 
-def running_page(running: Running) -> App:
-    async def app(scope: Scope, _receive: Receive, send: Send) -> None:
+def running_page(running: ListRunning) -> App:
+    async def app(scope: Scope, _receive: AsgiReceive, send: AsgiSend) -> None:
         if scope["type"] != "http":
             await refuse(scope, send, NotFound("not found"))
         elif scope["method"] != "GET":
@@ -86,7 +86,7 @@ def application(
     guard: TokenGuard,
     logs: ProcessLogs,
     door: BackendProxy,
-    running: Running,
+    running: ListRunning,
     files: App | None = None,
     giving: App | None = None,
 ) -> App:
@@ -100,7 +100,7 @@ def application(
         (FILES_PATH, files or _nothing),
     )
 
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+    async def app(scope: Scope, receive: AsgiReceive, send: AsgiSend) -> None:
         if scope["path"] in PROBE_PATHS:
             await probe(scope, receive, send)
             return
@@ -121,5 +121,5 @@ def application(
     return app
 
 
-async def _nothing(scope: Scope, _receive: Receive, send: Send) -> None:
+async def _nothing(scope: Scope, _receive: AsgiReceive, send: AsgiSend) -> None:
     await refuse(scope, send, NotFound("not found"))

@@ -24,7 +24,7 @@ from yarl import URL
 from remuda.core import limits
 from remuda.core.errors import BackendFailed, NotFound, Unavailable
 from remuda.wire.process_keys import PROCESSES_PATH, ProcessKey
-from remuda.worker.http.server import Header, Receive, Scope, Send, cut, raw_path, refuse
+from remuda.worker.http.server import AsgiReceive, AsgiSend, HeaderLine, Scope, cut, raw_path, refuse
 
 log = structlog.get_logger(__name__)
 
@@ -80,7 +80,7 @@ class BackendProxy:
         self._session = session
         self._find = find
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: AsgiReceive, send: AsgiSend) -> None:
         name, _, path = raw_path(scope).removeprefix(PROCESSES_PATH).partition("/")
         key = ProcessKey.parse(unquote(name))
         if key is None or scope["type"] != "http":
@@ -96,7 +96,7 @@ class BackendProxy:
         await self._while_the_caller_stays(url, key, scope, receive, send)
 
     async def _while_the_caller_stays(
-        self, url: URL, key: ProcessKey, scope: Scope, receive: Receive, send: Send
+        self, url: URL, key: ProcessKey, scope: Scope, receive: AsgiReceive, send: AsgiSend
     ) -> None:
         arriving, body = anyio.create_memory_object_stream[bytes](0)
         with arriving, body:
@@ -111,7 +111,7 @@ class BackendProxy:
         key: ProcessKey,
         scope: Scope,
         body: MemoryObjectReceiveStream[bytes],
-        send: Send,
+        send: AsgiSend,
     ) -> None:
         begun = False
         try:
@@ -146,7 +146,7 @@ def _was_unread(error: Exception) -> bool:
 
 
 async def _listen(
-    receive: Receive, arriving: MemoryObjectSendStream[bytes], scope: anyio.CancelScope
+    receive: AsgiReceive, arriving: MemoryObjectSendStream[bytes], scope: anyio.CancelScope
 ) -> None:
     """Hand over the body of the request, and end the exchange when the caller leaves."""
     while (message := await receive())["type"] != "http.disconnect":
@@ -157,7 +157,7 @@ async def _listen(
     scope.cancel()
 
 
-async def _pass_on(response: aiohttp.ClientResponse, scope: Scope, send: Send) -> None:
+async def _pass_on(response: aiohttp.ClientResponse, scope: Scope, send: AsgiSend) -> None:
     headers = _without(response.raw_headers, _NOT_RETURNED)
     await send({"type": "http.response.start", "status": response.status, "headers": headers})
     async for chunk in response.content.iter_any():
@@ -172,12 +172,12 @@ async def _pass_on(response: aiohttp.ClientResponse, scope: Scope, send: Send) -
     await send({"type": "http.response.body"})
 
 
-def _forwarded(headers: Iterable[Header]) -> CIMultiDict[str]:
+def _forwarded(headers: Iterable[HeaderLine]) -> CIMultiDict[str]:
     kept = _without(headers, _NOT_FORWARDED)
     return CIMultiDict((name.decode("latin-1"), value.decode(errors="replace")) for name, value in kept)
 
 
-def _without(headers: Iterable[Header], unwanted: frozenset[bytes]) -> list[Header]:
+def _without(headers: Iterable[HeaderLine], unwanted: frozenset[bytes]) -> list[HeaderLine]:
     lowered = [(name.lower(), value) for name, value in headers]
     named = {
         word.strip().lower() for name, value in lowered if name == b"connection" for word in value.split(b",")
@@ -185,7 +185,7 @@ def _without(headers: Iterable[Header], unwanted: frozenset[bytes]) -> list[Head
     return [(name, value) for name, value in lowered if name not in unwanted and name not in named]
 
 
-def _has_body(headers: Iterable[Header]) -> bool:
+def _has_body(headers: Iterable[HeaderLine]) -> bool:
     return any(
         name == b"transfer-encoding" or (name == b"content-length" and value != b"0")
         for name, value in headers

@@ -17,9 +17,9 @@ from remuda.core.errors import Forbidden, Invalid, NotFound
 from remuda.wire.codec import rfc3339
 from remuda.worker.http.server import (
     JSON,
-    Receive,
+    AsgiReceive,
+    AsgiSend,
     Scope,
-    Send,
     answer,
     header,
     raw_path,
@@ -39,7 +39,7 @@ class LogPages:
     def __init__(self, logs: ProcessLogs) -> None:
         self._logs = logs
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: AsgiReceive, send: AsgiSend) -> None:
         below = raw_path(scope).removeprefix(_ROOT)
         live = below.endswith(_LIVE)
         name = unquote(below.removesuffix(_LIVE))[1:]
@@ -56,7 +56,7 @@ class LogPages:
         else:
             await _not_found(scope, send)
 
-    async def _lines(self, name: str, scope: Scope, send: Send) -> None:
+    async def _lines(self, name: str, scope: Scope, send: AsgiSend) -> None:
         try:
             lines = _selected(self._logs.lines(name), scope["query_string"])
         except Invalid as error:
@@ -64,7 +64,7 @@ class LogPages:
         else:
             await answer(scope, send, 200, _dumped([_view(line) for line in lines]), JSON)
 
-    async def _live(self, name: str, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _live(self, name: str, scope: Scope, receive: AsgiReceive, send: AsgiSend) -> None:
         if not _same_origin(scope):
             await refuse(scope, send, Forbidden("requests from other web origins are refused"))
             return
@@ -80,18 +80,18 @@ class LogPages:
                 tasks.cancel_scope.cancel()
 
 
-async def _until_gone(receive: Receive, scope: anyio.CancelScope) -> None:
+async def _until_gone(receive: AsgiReceive, scope: anyio.CancelScope) -> None:
     """What a reader says is of no interest, but that it leaves."""
     while (await receive())["type"] != "websocket.disconnect":
         pass
     scope.cancel()
 
 
-async def _tell(send: Send, frame: object) -> None:
+async def _tell(send: AsgiSend, frame: object) -> None:
     await send({"type": "websocket.send", "text": _dumped(frame)})
 
 
-async def _not_found(scope: Scope, send: Send) -> None:
+async def _not_found(scope: Scope, send: AsgiSend) -> None:
     await refuse(scope, send, NotFound("not found"))
 
 

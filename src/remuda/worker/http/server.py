@@ -20,16 +20,16 @@ from remuda.wire.nodes import NodeError
 from remuda.wire.process_keys import ROLE_HEADER, WORKER_ROLE
 
 Scope = MutableMapping[str, Any]
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
-Header = tuple[bytes, bytes]
+AsgiMessage = MutableMapping[str, Any]
+AsgiReceive = Callable[[], Awaitable[AsgiMessage]]
+AsgiSend = Callable[[AsgiMessage], Awaitable[None]]
+App = Callable[[Scope, AsgiReceive, AsgiSend], Awaitable[None]]
+HeaderLine = tuple[bytes, bytes]
 
 TEXT = b"text/plain; charset=utf-8"
 JSON = b"application/json"
 CODE_HEADER: Final = b"x-remuda-code"  # On every refusal: the code of the error.
-ROLE: Final[Header] = (ROLE_HEADER.encode(), WORKER_ROLE.encode())
+ROLE: Final[HeaderLine] = (ROLE_HEADER.encode(), WORKER_ROLE.encode())
 _CUT: Final = "remuda.cut"
 _CONTRACT_PATHS: Final = ("/healthz", "/readyz", "/v1/backend-logs", "/v1/files")
 
@@ -54,7 +54,7 @@ def raw_path(scope: Scope) -> str:
 
 
 async def answer(
-    scope: Scope, send: Send, status: int, body: str, kind: bytes = TEXT, more: Iterable[Header] = ()
+    scope: Scope, send: AsgiSend, status: int, body: str, kind: bytes = TEXT, more: Iterable[HeaderLine] = ()
 ) -> None:
     """The whole answer, also to a request for a WebSocket, which is thereby refused."""
     content = body.encode()
@@ -69,7 +69,7 @@ def of_contract(scope: Scope) -> bool:
     return raw_path(scope).startswith(_CONTRACT_PATHS)
 
 
-async def refuse(scope: Scope, send: Send, error: RemudaError, more: Iterable[Header] = ()) -> None:
+async def refuse(scope: Scope, send: AsgiSend, error: RemudaError, more: Iterable[HeaderLine] = ()) -> None:
     """The error as frontends answer it, or as plain text where the contract has that."""
     problem, status = error.problem(), error.http_status
     headers = [(CODE_HEADER, problem.code.encode()), *more]
@@ -80,7 +80,7 @@ async def refuse(scope: Scope, send: Send, error: RemudaError, more: Iterable[He
         await answer(scope, send, status, body, JSON, headers)
 
 
-async def refuse_method(scope: Scope, send: Send, allowed: bytes) -> None:
+async def refuse_method(scope: Scope, send: AsgiSend, allowed: bytes) -> None:
     words = f"use {allowed.decode()} here"
     error = WrongMethod("method not allowed", hint="" if of_contract(scope) else words)
     await refuse(scope, send, error, [(b"allow", allowed)])

@@ -153,10 +153,12 @@ def _span(value: object) -> timedelta:
     return span
 
 
-Text = Annotated[PlaceholderText, BeforeValidator(_template)]
+TemplateText = Annotated[PlaceholderText, BeforeValidator(_template)]
 
 
-Words = Annotated[tuple[Annotated[Arguments, BeforeValidator(_arguments)], ...], Field(max_length=_ITEMS_MAX)]
+TemplateWords = Annotated[
+    tuple[Annotated[Arguments, BeforeValidator(_arguments)], ...], Field(max_length=_ITEMS_MAX)
+]
 
 
 class BackendManifest(BaseModel):
@@ -165,10 +167,12 @@ class BackendManifest(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     protocol: Protocol
-    command: Words = ()
-    check: Words = ()  # How it is started without a model, to see that it works.
+    command: TemplateWords = ()
+    check: TemplateWords = ()  # How it is started without a model, to see that it works.
     env: Annotated[
-        Mapping[Annotated[str, AfterValidator(_variable)], Annotated[Text, AfterValidator(_env_value)]],
+        Mapping[
+            Annotated[str, AfterValidator(_variable)], Annotated[TemplateText, AfterValidator(_env_value)]
+        ],
         Field(max_length=_ITEMS_MAX),
     ] = {}
     health: Annotated[str, AfterValidator(_path)] = "/health"

@@ -109,7 +109,7 @@ class Life:
         self._watch_s = watch.total_seconds()
 
     async def until_over(self, stop_wanted: anyio.Event, on_phase: OnPhase) -> Over | None:
-        """None: a stop is wanted. Otherwise it is over by itself."""
+        """None: a stop is wanted. Otherwise it has exited."""
         over: list[Over | None] = []
 
         async def first(part: Callable[[], Awaitable[Over | None]]) -> None:
@@ -280,7 +280,7 @@ class ProcessEntry:
     async def live(self, leave: Callable[[], None]) -> None:
         """Until it is stopped, or could not be started in the first place.
 
-        `leave` is called at the end, before those who wait for it are told."""
+        `leave` is called at the end, before waiting tasks are woken."""
         short_lives = 0
         try:
             while not self.stopping:

@@ -247,7 +247,7 @@ class LogSink:
 
 
 class Follower:
-    """New lines as they come. A reader that is too slow loses the oldest and is told how many."""
+    """New lines as they come. A reader that is too slow loses the oldest and learns how many."""
 
     def __init__(self, name: str) -> None:
         self.name = name

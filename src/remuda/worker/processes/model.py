@@ -54,8 +54,8 @@ class ProcessPhase(StrEnum):
     STARTING = "starting"  # The process exists, or is about to; it has not answered yet.
     READY = "ready"
     UNRESPONSIVE = "unresponsive"  # It lives and does not answer: busy, or suspended; not dead.
-    WAITING = "waiting"  # It ended by itself and is started again after a delay.
-    FAILED = "failed"  # It ended by itself too often. Stays listed until the key is started or stopped.
+    WAITING = "waiting"  # It exited and is restarted after a delay.
+    FAILED = "failed"  # It exited too often. Stays listed until the key is started or stopped.
     STOPPING = "stopping"
 
 
@@ -121,7 +121,7 @@ class ProcessStatus:
     pid: int = 0  # 0: there is no process now.
     port: int = 0
     since: datetime | None = None  # Of this phase.
-    restarts: int = 0  # Times it was started again after it ended by itself.
+    restarts: int = 0  # Times it was restarted after it exited.
     trouble: str = ""  # Why it is not ready, or why its last process ended.
 
     def moved(self, phase: ProcessPhase, since: datetime, trouble: str = "") -> "ProcessStatus":

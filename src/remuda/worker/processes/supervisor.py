@@ -123,7 +123,7 @@ class Supervisor:
         for entry in entries:
             entry.wish_stop(free=free)
         timeouts = self._context.timeouts
-        # And a little for the kernel. What is not gone by then is told, and still being ended.
+        # And a little for the kernel. What is not gone by then is reported, and still being ended.
         enough_s = (timeouts.free + timeouts.grace).total_seconds() + limits.BACKEND_END_AGAIN_S
         with anyio.move_on_after(enough_s):
             for entry in entries:

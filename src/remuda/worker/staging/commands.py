@@ -1,9 +1,11 @@
 """`files.fetch`: a load's request for the files of its model, told and listed like an install."""
 
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 
 import anyio
 import structlog
+from anyio.to_thread import run_sync
 
 from remuda.core.clock import Clock
 from remuda.core.errors import Invalid
@@ -11,6 +13,7 @@ from remuda.wire.backends import InstallProgress
 from remuda.wire.files import FilePhase, FilesFetch, FilesFetchReply
 from remuda.wire.sizes import install_size
 from remuda.worker.commands.running_work import RunningAttempt, WorkInHand
+from remuda.worker.staging.dropping import FetchedFiles
 from remuda.worker.staging.fetching import FILES_MAX, CheckedFile, ModelFetcher
 
 log = structlog.get_logger(__name__)
@@ -19,7 +22,7 @@ _SHARE = 90.0  # Of a load's way until its backend is looked at.
 
 
 class FetchSteps:
-    """How far the files of one request are, as the events that are told of it."""
+    """How far the files of one request are, as progress events."""
 
     def __init__(self, request: FilesFetch, clock: Clock) -> None:
         self.phase = FilePhase.STAGING
@@ -31,24 +34,35 @@ class FetchSteps:
         self._total = sum(self._sizes.values())
         self._seq = 0
 
-    def reached(self, path: str, done_bytes: int) -> InstallProgress:
-        self._done[path] = min(done_bytes, self._sizes[path])
-        done = sum(self._done.values())
-        self.overall = max(self.overall, _SHARE * done / self._total if self._total else 0.0)
-        # A request that is repeated goes on where the one before was.
+    def reached(self, phase: FilePhase, path: str, done_bytes: int) -> InstallProgress:
+        """Files arrive side by side: the bytes are those of all of them. What is read again on this machine
+        is told by itself, and brings nothing forward."""
+        self.phase = phase
+        if phase is FilePhase.STAGING:
+            self._done[path] = min(done_bytes, self._sizes[path])
+        done, total = sum(self._done.values()), self._total
+        self.overall = max(self.overall, _SHARE * done / total if total else 0.0)
+        # A repeated request resumes where the one before was.
         self._seq = max(self._seq + 1, int(self._clock.now().timestamp() * 1000))
         number = list(self._sizes).index(path) + 1
+        verb = "Copying" if phase is FilePhase.STAGING else "Checking"
+        if phase is FilePhase.HASHING:
+            done, total = done_bytes, self._sizes[path]
         return InstallProgress(
             op_id=self._op_id,
-            file_name=f"Copying {number}/{len(self._sizes)} {path}",
+            file_name=f"{verb} {number}/{len(self._sizes)} {path}",
             current=install_size(done),
-            total=install_size(self._total),
+            total=install_size(total),
             percentage=self.overall,
             phase=self.phase,
             seq=self._seq,
             current_bytes=done,
-            total_bytes=self._total,
+            total_bytes=total,
             overall=self.overall,
+            file_number=number,
+            file_count=len(self._sizes),
+            file_bytes=done_bytes,
+            file_size=self._sizes[path],
         )
 
 
@@ -56,9 +70,14 @@ class FetchCommand:
     """`placed` is called when there are new files in the folder of models."""
 
     def __init__(
-        self, fetcher: ModelFetcher, work: WorkInHand, placed: Callable[[], Awaitable[None]]
+        self,
+        fetcher: ModelFetcher,
+        work: WorkInHand,
+        fetched: FetchedFiles,
+        placed: Callable[[], Awaitable[None]],
     ) -> None:
         self._fetcher = fetcher
+        self._fetched = fetched
         self._work = work
         self._placed = placed
         self._turns: dict[str, anyio.Lock] = {}
@@ -83,12 +102,14 @@ class FetchCommand:
         steps = FetchSteps(request, self._fetcher.clock)
         async with self._work.attempting("fetch", request, reported=False, tally=steps) as attempt:
 
-            def on_file(path: str, done_bytes: int) -> None:
-                _tell(attempt, steps, path, done_bytes)
+            def on_file(phase: FilePhase, path: str, done_bytes: int) -> None:
+                _tell(attempt, steps, phase, path, done_bytes)
 
+            await run_sync(self._fetched.needed, request.files, request.model)
             await self._fetcher.fetch(files, on_file)
+            await run_sync(partial(self._fetched.needed, request.files, request.model, verified=True))
         await self._placed()
 
 
-def _tell(attempt: RunningAttempt, steps: FetchSteps, path: str, done_bytes: int) -> None:
-    attempt.tell(steps.reached(path, done_bytes))
+def _tell(attempt: RunningAttempt, steps: FetchSteps, phase: FilePhase, path: str, done_bytes: int) -> None:
+    attempt.tell(steps.reached(phase, path, done_bytes))

@@ -1,86 +1,94 @@
-"""Fetches the files of a model: verified by their hashes, resumed where an earlier life broke off, and put
-into the folder of models only once all of them are whole. What is there already is taken if it is the same,
-and never replaced if it is not.
+"""Fetches the files of a model, several at once: verified by their hashes, resumed where an earlier life
+broke off, and put into the folder of models only once all of them are whole. What is there already is taken
+if it is the same. If it is not, what this worker has fetched itself is replaced; what a person has put there
+never is.
 """
 
 import os
 import stat
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence, Set
-from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from enum import Enum, auto
+from functools import partial
 from pathlib import Path
 from typing import Final
 
+import anyio
 import structlog
 from anyio.to_thread import run_sync
-from yarl import URL
 
 from remuda.core.clock import Clock
-from remuda.core.errors import (
-    Conflict,
-    Forbidden,
-    Invalid,
-    Misconfigured,
-    NotFound,
-    RemudaError,
-    Unauthorized,
-)
+from remuda.core.errors import Conflict, Invalid, RemudaError
 from remuda.models.file_hashes import FileHashes
 from remuda.models.files import ManifestFile, path_fault
 from remuda.oci.blobs import BlobStore, WantedBlob
 from remuda.oci.client import RegistryClient
-from remuda.oci.disk import require_headroom
-from remuda.oci.errors import ContentRefused, RegistryFailed
+from remuda.oci.disk import Partial, require_headroom
 from remuda.oci.fetch import fetch_blob
-from remuda.oci.http_file import HttpFile
-from remuda.oci.transport import BodyStream
-from remuda.wire.files import WantedFile
+from remuda.wire.files import FilePhase, WantedFile
 from remuda.wire.sizes import install_size
 from remuda.worker.files.hashes import Hashes
 from remuda.worker.files.keys import checked_parts
 from remuda.worker.files.sidecars import keep_hash
 from remuda.worker.files.tree import Tree
 from remuda.worker.staging.placed import PlacedFiles
-from remuda.worker.staging.placing import place, store_root
+from remuda.worker.staging.placing import Copying, place, store_root
+from remuda.worker.staging.sources import SOURCES_MAX, FileSources, checked_source
 
 log = structlog.get_logger(__name__)
 
 FILES_MAX: Final = 2_000  # Of one request.
-SOURCES_MAX: Final = 8
-_UNUSED: Final = timedelta(days=3)  # Unfinished files of loads that nobody wants any more.
+FILES_AT_ONCE_MAX: Final = 4
+_UNUSED: Final = timedelta(days=3)  # Unfinished files of loads that are no longer wanted.
 _NO_BUDGET: Final = 1 << 62
-_ELSEWHERE: Final = (RegistryFailed, NotFound, Unauthorized, Forbidden, Misconfigured)
-"""Failures after which another source may still have the file."""
+_TELL_EVERY_S: Final = 0.5  # Of what is read or copied on this machine.
 
-OnFile = Callable[[str, int], None]
-"""How many bytes of a file are here, by its path."""
+OnFile = Callable[[FilePhase, str, int], None]
+"""How many bytes of a file are here, or were read again, by its path."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckedFile:
     file: ManifestFile
     parts: tuple[str, ...]
-    urls: tuple[URL, ...]
+    sources: tuple[str, ...]
 
     @property
     def path(self) -> str:
         return self.file.path
 
 
+class _Found(Enum):
+    """What is in the folder of models under a file's name."""
+
+    NOTHING = auto()
+    SAME = auto()
+    OUTDATED = auto()  # Another file, which this worker has fetched.
+
+
 class ModelFetcher:
-    """`frontend_url` is where this worker has registered. `client` reaches frontends and other workers."""
+    """`frontend_url` is where this worker has registered. `client` reaches frontends and other workers;
+    `own_storage` is the object storage that this worker's own settings name."""
 
     def __init__(
-        self, models: Path, client: RegistryClient, hashes: Hashes, frontend_url: str, clock: Clock
+        self,
+        models: Path,
+        client: RegistryClient,
+        hashes: Hashes,
+        frontend_url: str,
+        clock: Clock,
+        own_storage: str = "",
     ) -> None:
         self._models = models
         self._tree = Tree(models)
         self._client = client
-        self._hashes = hashes
+        self.hashes = hashes
         self._frontend = frontend_url.rstrip("/")
+        self._own_storage = own_storage
         self.clock = clock
-        self._linked = FileHashes()
+        self._reading = FileHashes()
 
     def checked(self, wanted: WantedFile) -> CheckedFile:
         """Invalid for what cannot be a file of the folder of models, or cannot be fetched."""
@@ -90,52 +98,102 @@ class ModelFetcher:
             file = ManifestFile(path=wanted.path, size=wanted.size, sha256=wanted.sha256)
         except ValueError:
             raise Invalid(f"{wanted.path}: size and SHA-256 must be given") from None
-        sources = (f"{self._frontend}{url}" if url.startswith("/") else url for url in wanted.sources)
-        urls = tuple(URL(url, encoded=True) for url in sources)[:SOURCES_MAX]
-        if not all(url.scheme in ("http", "https") and url.host for url in urls):
-            raise Invalid(f"{wanted.path}: its sources must be HTTP addresses")
-        return CheckedFile(file, checked_parts(wanted.path), urls)
+        try:
+            sources = [checked_source(one, self._frontend) for one in wanted.sources[:SOURCES_MAX]]
+        except Invalid as error:
+            raise Invalid(f"{wanted.path}: {error.message}") from None
+        return CheckedFile(file, checked_parts(wanted.path), tuple(sources))
 
     async def fetch(self, files: Sequence[CheckedFile], on_file: OnFile) -> None:
-        """Raises Conflict for a file that is there and differs, DiskFull before the first byte, and what the
-        last source said when none has a file."""
+        """Raises Conflict for a file that a person has put there and that differs, DiskFull before the first
+        byte, and what the sources said when none has a file."""
         store = BlobStore(await run_sync(store_root, self._models))
         await run_sync(self._sweep, store)
-        lacking = [file for file in files if not await self._is_there(file, on_file)]
+        found = {file.path: await self._look(file, store, on_file) for file in files}
+        lacking = [file for file in files if found[file.path] is not _Found.SAME]
         if not lacking:
             return
         await run_sync(_check_room, store, lacking)
         with ExitStack() as holds:
-            blobs: list[tuple[CheckedFile, Path]] = []
-            for file in lacking:
-                blobs.append((file, await self._fetch(file, store, holds, on_file)))
+            blobs = await self._bring(lacking, store, holds, on_file)
             placed = PlacedFiles(self._models, store.root)
-            await run_sync(placed.note, {file.path: blob for file, blob in blobs})
-            for file, blob in blobs:
-                await run_sync(place, blob, file.file.sha256, self._tree, file.parts)
+            hashes = {file.path: file.file.sha256 for file in lacking}
+            await run_sync(self._check_replaceable, placed, found)
+            await run_sync(placed.note, blobs, hashes)
+            for file in lacking:
+                outdated = found[file.path] is _Found.OUTDATED
+                await self._place(file, blobs[file.path], outdated, on_file)
             # Copies, where links cannot be made, are files of their own.
-            await run_sync(placed.note, {file.path: self._models / file.path for file in lacking})
+            await run_sync(placed.note, {file.path: self._models / file.path for file in lacking}, hashes)
         await run_sync(self._settle, store, lacking)
 
-    async def _is_there(self, file: CheckedFile, on_file: OnFile) -> bool:
-        """One that a person has linked to from elsewhere on this machine counts as well."""
+    async def _bring(
+        self, files: Sequence[CheckedFile], store: BlobStore, holds: ExitStack, on_file: OnFile
+    ) -> dict[str, Path]:
+        """The first failure ends the others: what has come of them is kept, and gone on with."""
+        blobs: dict[str, Path] = {}
+        failures: list[RemudaError] = []
+        sources = FileSources(self._client, self._frontend, store, self._own_storage)
+        slots = anyio.CapacityLimiter(FILES_AT_ONCE_MAX)
+
+        async def bring(file: CheckedFile) -> None:
+            async with slots:
+                try:
+                    blobs[file.path] = await self._fetch(file, store, sources, holds, on_file)
+                except RemudaError as error:
+                    failures.append(error)
+                    tasks.cancel_scope.cancel()
+
+        async with anyio.create_task_group() as tasks:
+            for file in files:
+                tasks.start_soon(bring, file)
+        if failures:
+            raise failures[0]
+        return blobs
+
+    async def _look(self, file: CheckedFile, store: BlobStore, on_file: OnFile) -> _Found:
+        """A file that a person has linked to from elsewhere on this machine counts as well."""
         path = Path(self._tree.local_path(file.parts))
-        try:
-            size = await run_sync(_size_of, path)
-            if size is None:
-                return False
-            if size != file.file.size:
-                raise self._another(file, f"it has {size} bytes, and the model's has {file.file.size}")
-            sha256 = (await self._hashes.of(self._tree, file.parts)).sha256
-        except NotFound:
-            return False
-        except Invalid:
-            sha256 = await self._linked.of(path)
-        if sha256 != file.file.sha256:
+        size = await run_sync(_size_of, path)
+        if size is None:
+            return _Found.NOTHING
+        why = f"it has {size} bytes, and the model's has {file.file.size}"
+        if size == file.file.size:
+            sha256 = await self._hash(file, path, on_file)
+            if sha256 == file.file.sha256:
+                on_file(FilePhase.STAGING, file.path, file.file.size)
+                return _Found.SAME
             why = f"its SHA-256 is {sha256}, and that of the model's is {file.file.sha256}"
+        if not await run_sync(PlacedFiles(self._models, store.root).ours, (file.path,)):
             raise self._another(file, why)
-        on_file(file.path, file.file.size)
-        return True
+        log.info("model_file_outdated", file=file.path, reason=why)
+        return _Found.OUTDATED
+
+    async def _hash(self, file: CheckedFile, path: Path, on_file: OnFile) -> str:
+        """Reading it counts as progress."""
+        try:
+            known = (await run_sync(self.hashes.look, self._tree, file.parts)).sha256
+        except Invalid:  # A link that leads out of the folder.
+            return await self._reading.of(path, partial(on_file, FilePhase.HASHING, file.path))
+        if not known:
+            known = await self._reading.of(path, partial(on_file, FilePhase.HASHING, file.path))
+            await run_sync(self._remember, file, known)
+        return known
+
+    def _check_replaceable(self, placed: PlacedFiles, found: dict[str, _Found]) -> None:
+        """Fetching takes long enough for a person to put another file there."""
+        outdated = [path for path, what in found.items() if what is _Found.OUTDATED]
+        others = [path for path in outdated if (self._models / path).exists()]
+        if others := sorted(set(others) - placed.ours(others)):
+            raise Conflict(f"{self._models / others[0]} was replaced meanwhile", hint="try again")
+
+    async def _place(self, file: CheckedFile, blob: Path, outdated: bool, on_file: OnFile) -> None:
+        copying = Copying()
+        put = partial(
+            place, blob, file.file.sha256, self._tree, file.parts, replace=outdated, copying=copying
+        )
+        async with _telling(lambda: on_file(FilePhase.HASHING, file.path, copying.done)):
+            await run_sync(put)
 
     def _another(self, file: CheckedFile, why: str) -> Conflict:
         path = self._tree.local_path(file.parts)
@@ -144,16 +202,31 @@ class ModelFetcher:
             hint="nothing was replaced; move that file away, or give one of the two another name",
         )
 
-    async def _fetch(self, file: CheckedFile, store: BlobStore, holds: ExitStack, on_file: OnFile) -> Path:
-        digest = file.file.digest
-        wanted = WantedBlob(file.path, digest, digest, file.file.size)
-        opened = _Sources(self._client, file, store).opened
+    async def _fetch(
+        self,
+        file: CheckedFile,
+        store: BlobStore,
+        sources: FileSources,
+        holds: ExitStack,
+        on_file: OnFile,
+    ) -> Path:
+        digest, path, size = file.file.digest, file.path, file.file.size
+        wanted = WantedBlob(path, digest, digest, size)
+        reread: list[Partial] = []  # What an earlier life has left is hashed before more of it is fetched.
 
         def on_bytes(done: int) -> None:
-            on_file(file.path, done)
+            reread.clear()
+            on_file(FilePhase.STAGING, path, done)
 
+        def tell() -> None:
+            for one in reread:
+                on_file(FilePhase.HASHING, path, one.size)
+
+        opened = sources.of(path, size, file.sources, on_bytes).opened
+        retry, entropy = self._client.retry, self._client.entropy
         while True:  # Once more if it was swept between arriving and being held.
-            await fetch_blob(opened, wanted, store, self._client.retry, self._client.entropy, on_bytes)
+            async with _telling(tell):
+                await fetch_blob(opened, wanted, store, retry, entropy, on_bytes, reread.append)
             held = holds.enter_context(store.held(digest))
             if held is not None:
                 return held
@@ -162,10 +235,13 @@ class ModelFetcher:
         """They have a place of their own now. Their hashes are known, and are not computed again."""
         for file in files:
             store.discard(file.file.digest)
-            with self._opened(file) as (folder, facts):
-                self._hashes.remember(facts, file.file.sha256)
-                keep_hash(folder, file.parts[-1], file.file.sha256)
+            self._remember(file, file.file.sha256)
         log.info("model_files_placed", files=[file.path for file in files])
+
+    def _remember(self, file: CheckedFile, sha256: str) -> None:
+        with self._opened(file) as (folder, facts):
+            self.hashes.remember(facts, sha256)
+            keep_hash(folder, file.parts[-1], sha256)
 
     @contextmanager
     def _opened(self, file: CheckedFile) -> Iterator[tuple[int, os.stat_result]]:
@@ -199,31 +275,22 @@ def _check_room(store: BlobStore, files: Sequence[CheckedFile]) -> None:
     require_headroom(store.root, sum(missing.values()), what)
 
 
-class _Sources:
-    """The bytes of one file from whoever has them, one at a time."""
+@asynccontextmanager
+async def _telling(tell: Callable[[], None]) -> AsyncIterator[None]:
+    """Now and then, while the block runs."""
+    failure: Exception | None = None
 
-    def __init__(self, client: RegistryClient, file: CheckedFile, store: BlobStore) -> None:
-        self._file = file
-        self._places = {
-            str(url.origin()): HttpFile(client, url, store, checked=True) for url in reversed(file.urls)
-        }
+    async def keep_telling() -> None:
+        while True:
+            await anyio.sleep(_TELL_EVERY_S)
+            tell()
 
-    @asynccontextmanager
-    async def opened(self, offset: int, turn: int, avoid: Set[str]) -> AsyncIterator[BodyStream]:
-        left = [name for name in reversed(self._places) if name not in avoid]
-        if not left:
-            raise NotFound(f"nobody has sent {self._file.path} as it should be")
-        turn %= len(left)
-        failure: RemudaError | None = None
-        async with AsyncExitStack() as stack:
-            for name in (*left[turn:], *left[:turn]):
-                try:
-                    stream = await stack.enter_async_context(self._places[name].opened(offset))
-                except _ELSEWHERE as error:
-                    log.info("model_file_source_failed", file=self._file.path, reason=error.message)
-                    failure = failure if isinstance(failure, RegistryFailed) else error
-                    continue
-                log.info("model_file_fetched_from", file=self._file.path, source=name, offset=offset)
-                yield BodyStream(stream.offset, stream.total, stream.chunks, name)
-                return
-        raise failure or ContentRefused(f"{self._file.path} has no source")
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(keep_telling)
+        try:
+            yield
+        except Exception as error:  # Raised below: a task group would wrap it.
+            failure = error
+        tasks.cancel_scope.cancel()
+    if failure is not None:
+        raise failure

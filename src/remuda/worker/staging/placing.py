@@ -1,12 +1,11 @@
 """From a verified file in the blob store to one in the folder of models: whole, or not at all, and never in
-place of another. Everything here blocks on the disk.
+place of one that a person has put there. Everything here blocks on the disk.
 """
 
 import errno
 import fcntl
 import hashlib
 import os
-import shutil
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -37,48 +36,83 @@ def store_root(models: Path) -> Path:
     return folder / _HIDDEN_STORE
 
 
-def place(blob: Path, sha256: str, tree: Tree, parts: Sequence[str]) -> None:
-    """Conflict when there is a file of that name by now."""
+class Copying:
+    """How many bytes were copied or read, looked at by another thread."""
+
+    def __init__(self) -> None:
+        self.done = 0
+
+
+def place(
+    blob: Path,
+    sha256: str,
+    tree: Tree,
+    parts: Sequence[str],
+    *,
+    replace: bool = False,
+    copying: Copying | None = None,
+) -> None:
+    """Conflict when there is a file of that name by now, unless it is to be replaced."""
     path = tree.local_path(parts)
+    hidden = f".{hashlib.sha256(parts[-1].encode()).hexdigest()[:16]}.partial"
     with (
         disk_trouble_explained(path, tree.path, blob.stat().st_size),
         tree.open_folder(parts[:-1], make=True) as folder,
     ):
         try:
-            os.link(blob, parts[-1], dst_dir_fd=folder, follow_symlinks=False)
-        except FileExistsError:
-            raise _exists(path) from None
-        except OSError as error:
-            if error.errno not in _NO_LINKS:
-                raise
-            _copy(blob, sha256, folder, parts[-1], path)
-
-
-def _copy(blob: Path, sha256: str, folder: int, name: str, path: str) -> None:
-    """Under a hidden name first. It shares the blob's blocks where the file system can do that."""
-    hidden = f".{hashlib.sha256(name.encode()).hexdigest()[:16]}.partial"
-    with suppress(FileNotFoundError):
-        os.unlink(hidden, dir_fd=folder)
-    descriptor = os.open(
-        hidden, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, _MODE, dir_fd=folder
-    )
-    try:
-        with blob.open("rb") as source, open(descriptor, "rb+") as target:
+            _unlink(folder, hidden)
             try:
-                fcntl.ioctl(target, _FICLONE, source.fileno())
-            except OSError:
-                shutil.copyfileobj(source, target, _COPY_BYTES)
-                target.flush()
-                os.fsync(target.fileno())
-            target.seek(0)
-            if hashlib.file_digest(target, "sha256").hexdigest() != sha256:
-                raise ContentRefused(f"{path} was not copied correctly", hint="check the disk")
+                os.link(blob, hidden, dst_dir_fd=folder, follow_symlinks=False)
+            except OSError as error:
+                if error.errno not in _NO_LINKS:
+                    raise
+                _copy(blob, sha256, folder, hidden, path, copying or Copying())
+            _show(folder, hidden, parts[-1], path, replace=replace)
+        finally:
+            _unlink(folder, hidden)
+
+
+def _show(folder: int, hidden: str, name: str, path: str, *, replace: bool) -> None:
+    """Under its own name. A link never takes the place of anything; a rename does."""
+    try:
+        if not replace:
+            os.link(hidden, name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
+            return
+    except FileExistsError:
+        raise _exists(path) from None
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
         if _is_there(folder, name):
-            raise _exists(path)
-        os.rename(hidden, name, src_dir_fd=folder, dst_dir_fd=folder)
-    finally:
-        with suppress(FileNotFoundError):
-            os.unlink(hidden, dir_fd=folder)
+            raise _exists(path) from None
+    os.rename(hidden, name, src_dir_fd=folder, dst_dir_fd=folder)
+
+
+def _copy(blob: Path, sha256: str, folder: int, hidden: str, path: str, copying: Copying) -> None:
+    """It shares the blob's blocks where the file system can do that."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(hidden, flags, _MODE, dir_fd=folder)
+    with blob.open("rb") as source, open(descriptor, "rb+") as target:
+        try:
+            fcntl.ioctl(target, _FICLONE, source.fileno())
+        except OSError:
+            while chunk := source.read(_COPY_BYTES):
+                target.write(chunk)
+                copying.done += len(chunk)
+            target.flush()
+            os.fsync(target.fileno())
+        target.seek(0)
+        state = hashlib.sha256()
+        while chunk := target.read(_COPY_BYTES):
+            state.update(chunk)
+            copying.done += len(chunk)
+        if state.hexdigest() != sha256:
+            raise ContentRefused(f"{path} was not copied correctly", hint="check the disk")
+
+
+def _unlink(folder: int, name: str) -> None:
+    with suppress(FileNotFoundError):
+        os.unlink(name, dir_fd=folder)
 
 
 def _is_there(folder: int, name: str) -> bool:
@@ -90,4 +124,4 @@ def _is_there(folder: int, name: str) -> bool:
 
 
 def _exists(path: str) -> Conflict:
-    return Conflict(f"{path} has just been put there by somebody else", hint="try again")
+    return Conflict(f"{path} has just been put there", hint="try again")

@@ -438,3 +438,18 @@ async def test_a_refusal_is_not_tried_again(server: FileServer, tmp_path: Path) 
 
     with pytest.raises(TransferFailed, match="400"):
         await server.do(server.client.stage, file, "models/../x")
+
+
+async def test_checksum_kept_beside_a_file_cannot_be_written_and_has_none_of_its_own(
+    server: FileServer,
+) -> None:
+    await put_part(server, 0, TOTAL)
+    refused = await server.do(server.client.put, f"{KEY}.sha256", OTHER_SHA.encode())
+    assert refused.status == 400
+    assert "weights.gguf.sha256 is where this worker keeps the checksum" in refused.body.decode()
+    assert target(server).with_name("weights.gguf.sha256").read_text() == SHA
+
+    alone = "models/qwen/list.sha256"
+    assert (await server.do(server.client.put, alone, OTHER, OTHER_SHA)).status == 200
+    assert (await server.do(server.client.get, alone)).body == OTHER
+    assert not (server.models / "qwen/list.sha256.sha256").exists()

@@ -12,7 +12,7 @@ from remuda.worker.files.upload_rules import (
     Existing,
     OtherContent,
     PartialFacts,
-    Verdict,
+    UploadVerdict,
     WrongStart,
     judge,
     parse_hash,
@@ -63,7 +63,7 @@ def test_whatever_is_no_range_is_refused(text: str) -> None:
         (5, MINE, Existing(size=5), WrongStart(5)),
     ],
 )
-def test_verdicts(start: int, sha256: str, there: Existing, verdict: Verdict) -> None:
+def test_verdicts(start: int, sha256: str, there: Existing, verdict: UploadVerdict) -> None:
     assert judge(ContentRange(start, 19, 20), sha256, there) == verdict
 
 

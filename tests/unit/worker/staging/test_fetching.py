@@ -15,14 +15,16 @@ from remuda.core.ids import NodeId
 from remuda.oci.blobs import BlobStore
 from remuda.oci.client import open_client
 from remuda.oci.errors import ContentRefused, DiskFull
-from remuda.wire.files import WantedFile
+from remuda.wire.files import FilePhase, WantedFile
 from remuda.wire.model_file_urls import WORKER_PATH, FileGrant, signed_path
 from remuda.worker.files.hashes import Hashes
 from remuda.worker.files.tree import Tree
 from remuda.worker.staging import fetching
 from remuda.worker.staging.fetching import ModelFetcher
 from remuda.worker.staging.giving import GivingPages
+from remuda.worker.staging.placed import PlacedFiles
 from remuda.worker.staging.placing import place, store_root
+from tests.support.hub import hub_server
 from tests.support.path_attacks import ATTACKS, SECRET, hostile_tree
 
 pytestmark = pytest.mark.anyio
@@ -35,11 +37,16 @@ def wanted(path: str = "m/q.gguf", sha256: str = SHA256, size: int = len(CONTENT
     return WantedFile(path=path, size=size, sha256=sha256, sources=())
 
 
-async def fetch(models: Path, file: WantedFile) -> dict[str, int]:
+async def fetch(models: Path, file: WantedFile, *sources: str) -> dict[str, int]:
     clock, seen = SystemClock(), dict[str, int]()
     async with open_client(clock, SystemEntropy()) as client:
         fetcher = ModelFetcher(models, client, Hashes(), "http://127.0.0.1:1", clock)
-        await fetcher.fetch([fetcher.checked(file)], seen.__setitem__)
+
+        def on_file(phase: FilePhase, path: str, done: int) -> None:
+            if phase is FilePhase.STAGING:
+                seen[path] = done
+
+        await fetcher.fetch([fetcher.checked(file.model_copy(update={"sources": sources}))], on_file)
     return seen
 
 
@@ -68,6 +75,24 @@ async def test_file_that_differs_is_not_replaced_and_both_are_named(models: Path
         await fetch(models, wanted())
     assert str(models / "m/q.gguf") in refused.value.message
     assert (models / "m/q.gguf").read_bytes() == there
+
+
+@pytest.mark.parametrize("there", [b"another", b"a longer one"])
+async def test_file_that_was_fetched_here_and_has_changed_since_is_replaced(
+    models: Path, there: bytes
+) -> None:
+    file = models / "m/q.gguf"
+    file.write_bytes(there)
+    PlacedFiles(models, store_root(models)).note({"m/q.gguf": file})
+    with pytest.raises((NotFound, ContentRefused)):  # No source has it: what was there stays.
+        await fetch(models, wanted())
+    assert file.read_bytes() == there
+
+    async with hub_server() as hub:
+        url = hub.add("/q.gguf", CONTENT)
+        assert await fetch(models, wanted(), url) == {"m/q.gguf": len(CONTENT)}
+    assert file.read_bytes() == CONTENT
+    assert PlacedFiles(models, store_root(models)).here()["m/q.gguf"].sha256 == SHA256
 
 
 async def test_room_is_asked_for_before_the_first_byte(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:

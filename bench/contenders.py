@@ -1,0 +1,66 @@
+"""Programs that do the same work, one after another in the same run: each in a folder of its own, after
+everything written before has reached the disk."""
+
+import os
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+CONTENDER_S = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    seconds: float
+    memory_mb: float = 0.0  # Most resident memory during the work, less what there was just before.
+
+
+Contender = Callable[[Path], Run]
+"""The work, done in an empty folder."""
+
+
+def command(words: list[str]) -> Run:
+    began = time.perf_counter()
+    subprocess.run(words, check=True, timeout=CONTENDER_S)
+    return Run(time.perf_counter() - began)
+
+
+def in_fresh_interpreter(work: Callable[..., Run], *arguments: object) -> Run:
+    """As a process of ours has one, which is started already. The work says itself how long it took."""
+    fresh = get_context("spawn")
+    receiver, sender = fresh.Pipe(duplex=False)
+    process = fresh.Process(target=_send, args=(sender, work, *arguments))
+    process.start()
+    sender.close()  # Then a child that dies without a word ends the wait.
+    try:
+        assert receiver.poll(CONTENDER_S), "it took too long"
+        answer = receiver.recv()
+    finally:
+        process.kill()
+        process.join()
+    assert isinstance(answer, Run)
+    return answer
+
+
+def _send(sender: Connection, work: Callable[..., Run], *arguments: object) -> None:
+    sender.send(work(*arguments))
+
+
+def compete(contenders: dict[str, Contender], rounds: int, folder: Path) -> dict[str, list[Run]]:
+    runs: dict[str, list[Run]] = {name: [] for name in contenders}
+    for _ in range(rounds):
+        for name, contender in contenders.items():
+            runs[name].append(alone(contender, folder))
+    return runs
+
+
+def alone(contender: Contender, folder: Path) -> Run:
+    """What was written stays until the end, so that freeing it is in no one's way."""
+    own = Path(tempfile.mkdtemp(dir=folder))
+    os.sync()
+    return contender(own)

@@ -1,0 +1,105 @@
+"""Model files on a node: what is there, what they may come to, and making room."""
+
+from fastapi import APIRouter, Depends, Request, Response
+
+from remuda.fleet.health import Standing
+from remuda.fleet.node_views import current_report
+from remuda.gateway.guards import Admin, require_admin
+from remuda.gateway.messages import NodePath, answer, gives, read, read_known, takes
+from remuda.gateway.services import Svc
+from remuda.scheduler.disk_room import FileOnNode, ModelOnDisk, NodeDisk, NoRoom
+from remuda.scheduler.file_room import Freeing, NoRoomForFiles
+from remuda.wire import disk as wire
+from remuda.wire.nodes import ResetReply
+
+routes = APIRouter(prefix="/api", tags=["nodes"], dependencies=[Depends(require_admin)])
+
+
+@routes.get("/nodes/{node_id}/model-files", responses=gives(wire.NodeDiskView, 401, 404, 409))
+async def model_files(node_id: NodePath, svc: Svc) -> Response:
+    """The model files that the node reports, who needs them, and why each of them stays or may go."""
+    standing = await svc.registry.standing(node_id)
+    return answer(_view(standing, await svc.serving.room.disk(node_id)))
+
+
+@routes.post(
+    "/nodes/{node_id}/model-files/free",
+    openapi_extra=takes(wire.FreeDiskBody),
+    responses=gives(wire.FreedDisk, 400, 401, 404, 409, 502),
+)
+async def free_disk(node_id: NodePath, request: Request, svc: Svc, admin: Admin) -> Response:
+    """Remove model files that the fleet brought there and that may go, not used longest first. 409, before
+    anything goes, if so much cannot be freed."""
+    body = await read_known(request, wire.FreeDiskBody)
+    freeing = await svc.serving.room.free(node_id, body.bytes, dry_run=body.dry_run)
+    if isinstance(freeing.plan, NoRoom) and not body.dry_run:
+        raise NoRoomForFiles(f"{freeing.disk.node}: {freeing.plan.why}")
+    return answer(_freed(freeing, dry_run=body.dry_run))
+
+
+@routes.put(
+    "/nodes/{node_id}/model-files-budget",
+    openapi_extra=takes(wire.FilesBudgetBody),
+    responses=gives(wire.FilesBudgetReply, 400, 401, 404),
+)
+async def set_files_budget(node_id: NodePath, request: Request, svc: Svc, admin: Admin) -> Response:
+    """Limit the disk for model files that are fetched there, whatever its worker was configured with; empty
+    means no limit. Nothing goes before room is needed."""
+    wanted = await read(request, wire.FilesBudgetBody)
+    node = await svc.registry.set_files_budget(node_id, wanted.value, admin)
+    return answer(wire.FilesBudgetReply(model_files_budget=node.files_budget_override or ""))
+
+
+@routes.delete("/nodes/{node_id}/model-files-budget", responses=gives(ResetReply, 401, 404))
+async def reset_files_budget(node_id: NodePath, svc: Svc, admin: Admin) -> Response:
+    """Back to what the worker was configured with."""
+    await svc.registry.set_files_budget(node_id, None, admin)
+    return answer(ResetReply())
+
+
+def _view(standing: Standing, disk: NodeDisk) -> wire.NodeDiskView:
+    node, report = standing.node, current_report(standing.node)
+    of_worker = "" if report is None else report.model_files_budget
+    return wire.NodeDiskView(
+        node=disk.node,
+        files=tuple(_file(file) for file in sorted(disk.files, key=lambda file: file.path)),
+        fetched_bytes=disk.fetched_bytes,
+        budget=of_worker if node.files_budget_override is None else node.files_budget_override,
+        budget_bytes=disk.budget_bytes,
+        budget_manually_set=node.files_budget_override is not None,
+        free_bytes=disk.free_bytes,
+        total_bytes=node.resources.total_disk,
+        coming_bytes=disk.coming_bytes,
+    )
+
+
+def _file(file: FileOnNode) -> wire.FileOnDisk:
+    return wire.FileOnDisk(
+        path=file.path,
+        size=file.size,
+        fetched=file.brought,
+        used_ms=file.used_ms,
+        models=tuple(sorted(file.models)),
+        keep=file.keep,
+    )
+
+
+def _freed(freeing: Freeing, *, dry_run: bool) -> wire.FreedDisk:
+    plan, done = freeing.plan, freeing.done
+    return wire.FreedDisk(
+        node=freeing.disk.node,
+        dry_run=dry_run,
+        models=() if isinstance(plan, NoRoom) else tuple(_model(model) for model in plan.drop),
+        freed_bytes=0 if done is None else done.size_bytes,
+        kept=() if done is None else tuple(wire.KeptOnDisk(path=path, why=why) for path, why in done.kept),
+        refused=plan.why if isinstance(plan, NoRoom) else "",
+    )
+
+
+def _model(model: ModelOnDisk) -> wire.ModelOnDiskView:
+    return wire.ModelOnDiskView(
+        name=model.name,
+        size=model.size,
+        used_ms=model.used_ms,
+        files=tuple(file.path for file in model.files),
+    )

@@ -1,0 +1,198 @@
+"""Makes room for model files on a node: asks what may go there, has its worker remove it, and counts the room
+as free only once the worker has said so.
+"""
+
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import structlog
+
+from remuda.core.errors import Conflict, NotFound, PeerFailed
+from remuda.core.ids import NodeId
+from remuda.fleet.health import Standing
+from remuda.fleet.node_views import ObservedNodes
+from remuda.fleet.verdicts import ObservedNode, is_localai, is_up
+from remuda.models.files import NeededFile
+from remuda.scheduler.catalogue import ModelCatalogue
+from remuda.scheduler.disk_room import (
+    DropPlan,
+    FileCopy,
+    FileOnNode,
+    FilesInFleet,
+    NodeDisk,
+    NoRoom,
+    disk_of,
+    files_in_fleet,
+    freed,
+    over_budget_bytes,
+    room_for,
+)
+from remuda.scheduler.file_holders import ModelsFile
+from remuda.scheduler.model import Replica
+from remuda.scheduler.ports import FileCommands, ReplicaStore
+from remuda.wire.files import FilesDrop, FilesDropReply, UnusedFile
+
+log = structlog.get_logger(__name__)
+
+_ROUNDS_MAX: Final = 3  # What a worker keeps after all may be made up for by others.
+_FILES_AT_ONCE: Final = 500  # In one request: a message has its bounds.
+
+
+class NoRoomForFiles(Conflict):
+    """A node's disk or budget has no room for a model's files, whatever may go."""
+
+    code = "no_room_for_files"
+
+
+@dataclass(frozen=True, slots=True)
+class FileRoomDeps:
+    worker: FileCommands
+    catalogue: ModelCatalogue
+    store: ReplicaStore
+    standings: Callable[[], Awaitable[Sequence[Standing]]]
+    checks_disk: bool = True
+    copies: Callable[[Sequence[ModelsFile]], Awaitable[Collection[FileCopy]]] | None = None
+    """Which of these other frontends or object storage have; see FileHolders. None: there are none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Freed:
+    """What a worker has removed, and what it kept after all, with its reasons."""
+
+    files: tuple[FileOnNode, ...] = ()
+    size_bytes: int = 0
+    kept: tuple[tuple[str, str], ...] = ()
+
+
+class FileRoom:
+    def __init__(self, deps: FileRoomDeps) -> None:
+        self._deps = deps
+        self._nodes = ObservedNodes()
+
+    async def known(self, nodes: Sequence[ObservedNode], rows: Sequence[Replica]) -> FilesInFleet:
+        """For decisions about these nodes, with these replicas on them."""
+        deps = self._deps
+        models = await deps.catalogue.files_of_all()
+        pinned = [one.config.id for one in deps.catalogue.configured.values() if one.config.pinned]
+        return files_in_fleet(
+            models,
+            nodes,
+            rows,
+            pinned=pinned,
+            checks_disk=deps.checks_disk,
+            elsewhere=await self._elsewhere(models, nodes),
+        )
+
+    async def _elsewhere(
+        self, models: Mapping[str, Sequence[NeededFile]], nodes: Sequence[ObservedNode]
+    ) -> Collection[FileCopy]:
+        """Asked only of what nodes have fetched and this frontend has not."""
+        fetched = {
+            (one.path, one.size, one.sha256)
+            for view in nodes
+            for one in (view.report.model_files if view.report else ())
+            if one.brought and one.sha256
+        }
+        wanted = [
+            ModelsFile(name, file)
+            for name, files in models.items()
+            for file in files
+            if not file.here and (file.path, file.size, file.sha256) in fetched
+        ]
+        return await self._deps.copies(wanted) if self._deps.copies and wanted else ()
+
+    async def disk(self, node: NodeId, loading: str = "") -> NodeDisk:
+        """NotFound for a node that is not there; Conflict for one of which nothing is known."""
+        views = self._nodes.of(await self._deps.standings(), ())
+        view = views.get(node)
+        if view is None:
+            raise NotFound(f"there is no node with the id {node}", hint="remuda nodes lists those there are")
+        if is_localai(view.standing.node):
+            raise Conflict(
+                f"{view.standing.node.name} runs LocalAI's worker, which does not report its files",
+                hint="look at its models folder on that machine",
+            )
+        rows = (await self._deps.store.replicas()).rows
+        return disk_of(view, await self.known(list(views.values()), rows), loading)
+
+    async def make(self, node: NodeId, needed_bytes: int, loading: str, arrived_bytes: int = 0) -> Freed:
+        """Have room for files of this size, of which so much is there already. NoRoomForFiles before anything
+        goes, if it cannot be had."""
+        disk = await self.disk(node, loading)
+        return await self._make(node, disk, lambda now: room_for(needed_bytes, now, arrived_bytes))
+
+    async def free(self, node: NodeId, wanted_bytes: int | None, *, dry_run: bool = False) -> "Freeing":
+        """Free so many bytes; None: what is over the node's budget. With `dry_run` nothing goes."""
+        disk = await self.disk(node)
+        lacking = over_budget_bytes(disk) if wanted_bytes is None else wanted_bytes
+        plan = freed(lacking, disk)
+        if dry_run or isinstance(plan, NoRoom):
+            return Freeing(disk, plan)
+        views = self._nodes.of(await self._deps.standings(), ())
+        if plan.drop and not is_up(views[node].standing):
+            raise Conflict(f"{disk.node} cannot be reached now", hint="try again when it is back")
+        left = lacking
+
+        def decide(now: NodeDisk) -> DropPlan | NoRoom:
+            return freed(left - (disk.fetched_bytes - now.fetched_bytes), now)
+
+        return Freeing(disk, plan, await self._make(node, disk, decide))
+
+    async def _make(
+        self, node: NodeId, disk: NodeDisk, decide: Callable[[NodeDisk], DropPlan | NoRoom]
+    ) -> Freed:
+        done = Freed()
+        for _ in range(_ROUNDS_MAX):
+            plan = decide(disk)
+            if isinstance(plan, NoRoom):
+                raise NoRoomForFiles(f"{disk.node}: {plan.why}")
+            if not plan.drop:
+                return done
+            for start in range(0, len(plan.files), _FILES_AT_ONCE):
+                reply = await self._drop(node, disk, plan.files[start : start + _FILES_AT_ONCE])
+                done, disk = _confirmed(done, disk, reply)
+        raise NoRoomForFiles(
+            f"{disk.node} kept files that were to make room: "
+            + ", ".join(f"{path} ({why})" for path, why in done.kept),
+            hint="try again",
+        )
+
+    async def _drop(self, node: NodeId, disk: NodeDisk, files: Sequence[FileOnNode]) -> FilesDropReply:
+        unused = tuple(UnusedFile(path=one.path, sha256=one.sha256, used_ms=one.used_ms) for one in files)
+        reply = await self._deps.worker.drop_files(node, FilesDrop(files=unused))
+        if reply.error:
+            raise PeerFailed(f"{disk.node} could not make room: {reply.error}", reason=reply.code)
+        log.info(
+            "model_files_dropped",
+            node=disk.node,
+            files=list(reply.removed),
+            freed=reply.freed,
+            kept={one.path: one.why for one in reply.kept},
+        )
+        return reply
+
+
+@dataclass(frozen=True, slots=True)
+class Freeing:
+    """A node's disk as it was, what was decided, and what became of it; None: nothing was done."""
+
+    disk: NodeDisk
+    plan: DropPlan | NoRoom
+    done: Freed | None = None
+
+
+def _confirmed(done: Freed, disk: NodeDisk, reply: FilesDropReply) -> tuple[Freed, NodeDisk]:
+    """What the worker has said counts, and nothing else."""
+    removed, kept = set(reply.removed), {one.path: one.why for one in reply.kept}
+    gone = tuple(file for file in disk.files if file.path in removed)
+    files = tuple(
+        replace(file, keep=kept.get(file.path, file.keep)) for file in disk.files if file.path not in removed
+    )
+    free = disk.free_bytes
+    if free is not None:
+        free = free + reply.freed if reply.available_disk is None else reply.available_disk
+    # Its report may be from before an earlier request of this kind, whose answer was lost.
+    fetched = max(disk.fetched_bytes - reply.freed, 0) if reply.fetched_bytes is None else reply.fetched_bytes
+    after = replace(disk, files=files, free_bytes=free, fetched_bytes=fetched)
+    return Freed((*done.files, *gone), done.size_bytes + reply.freed, (*done.kept, *kept.items())), after

@@ -1,0 +1,116 @@
+"""The stream of everything for consoles."""
+
+from collections.abc import Callable
+
+import httpx
+import pytest
+
+from tests.support.event_streams import Console, console
+from tests.support.frontends import LiveFrontend
+from tests.support.plain_http import PLAIN
+
+pytestmark = pytest.mark.anyio
+
+
+def has_node(name: str, status: str) -> Callable[[Console], bool]:
+    def holds(shown: Console) -> bool:
+        node = shown.named("nodes").get(name)
+        return node is not None and node["status"] == status
+
+    return holds
+
+
+async def test_a_snapshot_comes_first_and_then_what_changes(frontend: LiveFrontend) -> None:
+    node = await frontend.register("first")
+    async with console(frontend.admin) as shown:
+        await shown.until(lambda one: one.events)
+        assert shown.names[0] == "snapshot"
+        assert set(shown.shown) == {"nodes", "models", "replicas", "operations", "attention"}
+        assert shown.named("nodes")["first"]["id"] == node["id"]
+        second = await frontend.register("second")
+        await shown.until(lambda one: "second" in one.named("nodes"))
+        await frontend.admin.delete(f"/api/nodes/{second['id']}")
+        await shown.until(lambda one: "second" not in one.named("nodes"))
+        assert "snapshot" not in shown.names[1:]
+
+
+async def test_a_console_that_was_cut_off_continues_where_it_was(frontend: LiveFrontend) -> None:
+    async with console(frontend.admin) as shown:
+        await shown.until(lambda one: one.events)
+    await frontend.register("meanwhile")
+    cut_at = len(shown.events)
+    async with console(frontend.admin, known=shown):
+        await shown.until(lambda one: "meanwhile" in one.named("nodes"))
+    assert "snapshot" not in shown.names[cut_at:]
+
+
+async def test_a_console_that_missed_nothing_hears_so(frontend: LiveFrontend) -> None:
+    async with console(frontend.admin) as shown:
+        await shown.until(lambda one: one.events)
+        async with console(frontend.admin, place=shown.place) as other:
+            await other.until(lambda one: one.events)
+    assert other.events[0] == ("change", {})
+
+
+@pytest.mark.parametrize("place", ["", "nonsense", "abc.1", "abc.", ".1"])
+async def test_a_place_of_another_frontend_or_life_gets_everything(
+    frontend: LiveFrontend, place: str
+) -> None:
+    async with console(frontend.admin, place=place) as shown:
+        await shown.until(lambda one: one.events)
+    assert shown.names[0] == "snapshot"
+
+
+async def test_a_heartbeat_that_changes_nothing_is_no_event(frontend: LiveFrontend) -> None:
+    node = await frontend.register("steady")
+    async with console(frontend.admin) as shown:
+        await shown.until(lambda one: "steady" in one.named("nodes"))
+        seen = dict(shown.named("nodes")["steady"])
+        for _ in range(3):
+            await frontend.heartbeat(node["id"])
+        marker = await frontend.register()
+        await shown.until(lambda one: marker["name"] in one.named("nodes"))
+        touched = [
+            one["id"] for name, data in shown.events[1:] for one in data.get("nodes", {}).get("set", ())
+        ]
+    assert node["id"] not in touched
+    assert "last_heartbeat" not in seen
+    assert "heard_seconds_ago" not in seen["remuda"]
+
+
+async def test_a_node_that_waits_for_approval_is_seen_and_its_approval_too(
+    strict_frontend: LiveFrontend,
+) -> None:
+    async with console(strict_frontend.admin) as shown:
+        await shown.until(lambda one: one.events)
+        node = await strict_frontend.register("waiting")
+        await shown.until(has_node("waiting", "pending"))
+        item = next(one for one in shown.shown["attention"].values() if one["entity_id"] == node["id"])
+        assert (item["code"], item["action"]["label"]) == ("node_pending", "Approve")
+        listed = (await strict_frontend.admin.get("/api/attention")).json()["attention"]
+        assert item in listed
+        await strict_frontend.admin.request(item["action"]["method"], item["action"]["path"])
+        await shown.until(has_node("waiting", "healthy"))
+        await shown.until(lambda one: item["id"] not in one.shown["attention"])
+        assert shown.named("nodes")["waiting"]["remuda"]["reasons"] == []
+
+
+async def test_strangers_get_no_stream(open_frontend: LiveFrontend) -> None:
+    reply = await open_frontend.anyone.get("/api/events")
+    assert (reply.status_code, reply.json()["error"]["code"]) == (401, 401)
+
+
+async def test_a_revoked_key_ends_its_streams(open_frontend: LiveFrontend) -> None:
+    made = (await open_frontend.admin.post("/api/keys", json={"name": "brief", "scope": "admin"})).json()
+    headers = {"Authorization": f"Bearer {made['key']}"}
+    async with (
+        httpx.AsyncClient(
+            base_url=open_frontend.url, headers=headers, trust_env=False, verify=PLAIN
+        ) as caller,
+        console(caller) as shown,
+    ):
+        await shown.until(lambda one: one.events)
+        await open_frontend.admin.delete(f"/api/keys/{made['id']}")
+        await shown.until(lambda one: one.ended)
+        refused = await caller.get("/api/events")
+    assert refused.status_code == 401

@@ -1,0 +1,43 @@
+"""The built files are those that the sources in `ui/` make."""
+
+import gzip
+from pathlib import Path
+
+from tools.build_console import BUILT, RECORD, build, source_hash
+
+FIRST_LOAD_BYTES_MAX = 150_000
+
+
+def built_files(folder: Path) -> dict[str, bytes]:
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in folder.rglob("*")
+        # How well bytes are packed may differ from one processor to another; what is packed may not.
+        if path.is_file() and path.suffix not in (".gz", ".br")
+    }
+
+
+def test_the_built_files_are_of_these_sources() -> None:
+    built_from = (BUILT / RECORD).read_text().strip()
+    assert built_from == source_hash(), "run `python -m tools.build_console`"
+
+
+def test_packed_files_hold_what_is_beside_them() -> None:
+    packed = list(BUILT.rglob("*.gz"))
+    assert packed
+    for path in packed:
+        assert gzip.decompress(path.read_bytes()) == path.with_suffix("").read_bytes()
+        assert path.with_suffix(".br").is_file()
+
+
+def test_the_first_load_is_small_and_from_here_alone() -> None:
+    page = (BUILT / "index.html").read_text()
+    loaded = [path for path in BUILT.rglob("*.gz") if path.with_suffix("").name in page]
+    assert len(loaded) >= 2, "a script and its style"
+    assert sum(path.stat().st_size for path in loaded) < FIRST_LOAD_BYTES_MAX
+    assert "://" not in page
+
+
+def test_building_again_gives_the_same_bytes(tmp_path: Path) -> None:
+    build(tmp_path)
+    assert built_files(tmp_path) == built_files(BUILT)

@@ -1,0 +1,128 @@
+"""Signing in and out, and what the console says while its frontend is away."""
+
+import re
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Browser, expect
+
+from remuda.host.ports import free_port
+from tests.integration.console.browser import Complaints, visit
+from tests.support.processes import Frontend, Ranch, ranch
+
+RECOVERED_MS = 60_000
+
+
+@pytest.fixture
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranch]:
+    with ranch(tmp_path_factory.mktemp("sessions") / "ranch") as made:
+        yield made
+
+
+def keyed(place: Ranch) -> Frontend:
+    """One that others could reach, and that asks for keys therefore."""
+    return place.up("keyed", "--host", "0.0.0.0", "--public-url", "http://127.0.0.1")
+
+
+def test_one_signs_in_with_a_key_and_out_again(
+    place: Ranch, browser: Browser, complaints: Complaints
+) -> None:
+    frontend = keyed(place)
+    made = frontend.ask("POST", "/api/keys", {"name": "ana", "scope": "admin"}).raise_for_status().json()
+    complaints.expected += [(401, "/api/session"), (401, "/api/events")]
+    with visit(browser, frontend.url, complaints) as page:
+        page.goto("/fleet")
+        expect(page).to_have_title("Sign in · Remuda")
+        box = page.get_by_label("Admin or read-only key")
+        box.fill("rmd_not-a-key")
+        page.get_by_role("button", name="Sign in").click()
+        expect(page.get_by_role("alert")).to_contain_text("not an active API key")
+        box.fill(made["key"])
+        page.get_by_role("button", name="Sign in").click()
+        expect(page.get_by_text("1 of 1 machine healthy")).to_be_visible()
+        cookies = page.context.cookies()
+        assert [(one["httpOnly"], one["sameSite"]) for one in cookies] == [(True, "Strict")]
+        page.get_by_role("button", name="Sign out").first.click()
+        expect(page).to_have_title("Sign in · Remuda")
+        assert page.context.cookies() == []
+
+
+def test_a_read_only_key_sees_the_fleet_and_can_change_nothing(
+    place: Ranch, browser: Browser, complaints: Complaints
+) -> None:
+    frontend = keyed(place)
+    made = frontend.ask("POST", "/api/keys", {"name": "eve", "scope": "read"}).raise_for_status().json()
+    complaints.expected += [(401, "/api/session"), (401, "/api/events")]
+    complaints.expected.append((403, "/api/nodes/.*/drain"))
+    with visit(browser, frontend.url, complaints) as page:
+        page.goto("/machines/keyed")
+        page.get_by_label("Admin or read-only key").fill(made["key"])
+        page.get_by_role("button", name="Sign in").click()
+        expect(page.get_by_role("heading", name="keyed", exact=True)).to_be_visible()
+        expect(page.get_by_text("eve (read only)").first).to_be_visible()
+        expect(page.get_by_role("button", name="Drain")).to_have_count(0)
+        page.goto("/models/gallery")
+        expect(page.get_by_role("button", name="Install", exact=True).first).to_be_disabled()
+        refused = page.evaluate(
+            "id => fetch(`/api/nodes/${id}/drain`, {method: 'POST', headers: {'X-Remuda-Console': '1'}})"
+            ".then((answer) => answer.status)",
+            frontend.nodes()["keyed"]["id"],
+        )
+        assert refused == 403
+
+
+@pytest.mark.long
+def test_a_machine_that_asks_to_join_is_approved_and_comes_to_work(
+    place: Ranch, browser: Browser, complaints: Complaints
+) -> None:
+    frontend = place.up("up", "--no-auto-approve")
+    with visit(browser, frontend.url, complaints) as page:
+        page.goto("/fleet")
+        worker = place.join(frontend.url, "newcomer")
+        card = page.get_by_role("article").filter(has_text="newcomer")
+        expect(card.get_by_text("waits for approval")).to_be_visible()
+        item = page.get_by_role("listitem").filter(has_text="newcomer")
+        item.get_by_role("button", name="Approve").click()
+        expect(card.get_by_text("healthy")).to_be_visible(timeout=RECOVERED_MS)
+        expect(item).to_have_count(0)
+        assert worker.running
+
+
+def test_a_lost_frontend_is_told_with_the_time_of_what_is_shown_and_found_again(
+    place: Ranch, browser: Browser
+) -> None:
+    port = free_port("127.0.0.1")
+    frontend = place.up("up", "--port", str(port))
+    quiet = Complaints()  # The browser complains of every attempt, rightly.
+    with visit(browser, frontend.url, quiet) as page:
+        page.goto("/fleet")
+        expect(page.get_by_text("1 of 1 machine healthy")).to_be_visible()
+        frontend.kill()
+        bar = page.get_by_role("alert")
+        expect(bar).to_contain_text(re.compile(r"Not connected for \d+ s"))
+        expect(bar).to_contain_text(re.compile(r"What you see is from \d\d:\d\d:\d\d"))
+        expect(page.get_by_role("link", name="up", exact=True)).to_be_visible()
+        place.up("up", "--port", str(port))
+        expect(bar).to_have_count(0, timeout=RECOVERED_MS)
+        expect(page.get_by_text("1 of 1 machine healthy")).to_be_visible()
+    assert not [one for one in quiet.found if one.startswith("script")]
+
+
+def test_tabs_share_one_connection_where_there_are_no_shared_workers(
+    browser: Browser, up: Frontend, complaints: Complaints
+) -> None:
+    streams: list[str] = []
+    with visit(browser, up.url, complaints) as first:
+        first.context.add_init_script("delete window.SharedWorker")
+        first.context.on("request", lambda one: streams.append(one.url) if "/api/events" in one.url else None)
+        second = first.context.new_page()
+        for page in (first, second):
+            page.goto("/fleet")
+            expect(page.get_by_text("1 of 1 machine healthy")).to_be_visible()
+        assert len(streams) == 1
+        first.close()  # The other takes over.
+        second.wait_for_function("() => navigator.locks.query().then((all) => all.held.length === 1)")
+        node = up.nodes()["up"]["id"]
+        up.ask("PATCH", f"/api/nodes/{node}/labels", {"seen": "live"}).raise_for_status()
+        expect(second.get_by_text("seen=live")).to_be_visible()
+        assert len(streams) == 2

@@ -1,0 +1,74 @@
+"""Models are installed by their source alone, and can be asked for what their files say."""
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.support.models import WIDTH, minilm, tiny_embedder, tiny_reranker
+from tests.support.plain_http import PLAIN
+from tests.support.processes import Frontend, ranch
+from tests.support.waiting import wait_until_blocking
+
+LOAD_S = 120
+
+
+@pytest.fixture(scope="module")
+def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Frontend]:
+    with ranch(tmp_path_factory.mktemp("ranch")) as place:
+        yield place.up()
+
+
+def install(up: Frontend, file: Path, name: str) -> list[str]:
+    """What it is used for, as screens show it."""
+    up.ask("POST", "/api/models/install", {"model": f"file://{file}", "name": name}).raise_for_status()
+
+    def usecases() -> list[str] | None:
+        found = next((one for one in up.get("/api/models")["models"] if one["name"] == name), None)
+        return None if found is None else found["usecases"]
+
+    return wait_until_blocking(usecases, within=LOAD_S, what=f"{name} to be installed")
+
+
+def ask(up: Frontend, path: str, **body: object) -> httpx.Response:
+    return httpx.post(f"{up.url}{path}", json=body, timeout=LOAD_S, trust_env=False, verify=PLAIN)
+
+
+def vectors(up: Frontend, model: str, *texts: str) -> list[list[float]]:
+    answer = ask(up, "/v1/embeddings", model=model, input=list(texts))
+    assert answer.status_code == 200, answer.text
+    return [one["embedding"] for one in answer.json()["data"]]
+
+
+def test_an_embedding_model_answers_with_vectors(up: Frontend) -> None:
+    assert install(up, tiny_embedder(), "vectors") == ["embeddings"]
+
+    assert [len(one) for one in vectors(up, "vectors", "the house", "bread")] == [WIDTH, WIDTH]
+
+
+def test_a_reranker_ranks(up: Frontend) -> None:
+    assert install(up, tiny_reranker(), "ranks") == ["rerank"]
+
+    answer = ask(up, "/v1/rerank", model="ranks", query="the house", documents=["a river", "bread"])
+
+    assert answer.status_code == 200, answer.text
+    assert {one["index"] for one in answer.json()["results"]} == {0, 1}
+
+
+@pytest.mark.long
+def test_sentences_of_like_meaning_have_like_vectors(up: Frontend) -> None:
+    assert install(up, minilm(), "minilm") == ["embeddings"]
+
+    cat, kitten, tax = vectors(
+        up, "minilm", "A cat sits on the mat.", "A kitten lies on a rug.", "Taxes are due in May."
+    )
+
+    assert _likeness(cat, kitten) > 2 * _likeness(cat, tax)
+    assert _likeness(cat, kitten) > 0.4
+
+
+def _likeness(one: list[float], other: list[float]) -> float:
+    product = sum(a * b for a, b in zip(one, other, strict=True))
+    return product / math.hypot(*one) / math.hypot(*other)

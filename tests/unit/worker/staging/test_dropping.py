@@ -1,0 +1,192 @@
+"""What a worker tells of the model files that it has fetched, and which it removes when it is asked to."""
+
+import hashlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from remuda.core.clock import SystemClock
+from remuda.core.errors import Invalid
+from remuda.oci.blobs import BlobStore, WantedBlob
+from remuda.oci.disk import Partial
+from remuda.wire.files import FilesDrop, FilesDropReply, UnusedFile, WantedFile
+from remuda.wire.nodes import ArrivedFile, ModelFile
+from remuda.worker.commands.model_files import ModelListing
+from remuda.worker.files.hashes import Hashes
+from remuda.worker.staging.dropping import FetchedFiles
+from remuda.worker.staging.placed import PlacedFiles
+from remuda.worker.staging.placing import store_root
+from tests.support.path_attacks import ATTACKS, hostile_tree
+
+pytestmark = pytest.mark.anyio
+
+CONTENT = b"weights"
+SHA256 = hashlib.sha256(CONTENT).hexdigest()
+
+
+class Site:
+    """A folder of models with one file that was fetched, and the models that are loaded."""
+
+    def __init__(self, models: Path) -> None:
+        self.models = models
+        self.loaded: set[str] = set()
+        self.files = FetchedFiles(models, Hashes(), SystemClock(), lambda: self.loaded)
+        self.placed = PlacedFiles(models, store_root(models))
+
+    def put(self, path: str, *, fetched_for: str = "") -> Path:
+        file = self.models / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(CONTENT)
+        if fetched_for:
+            self.placed.note({path: file})
+            wanted = WantedFile(path=path, size=len(CONTENT), sha256=SHA256)
+            self.files.needed([wanted], fetched_for, verified=True)
+        return file
+
+    def told(self, path: str) -> ModelFile:
+        (told,), _ = self.files.noted([ModelFile(path=path, size=len(CONTENT))])
+        return told
+
+    async def drop(self, *told: ModelFile) -> FilesDropReply:
+        files = (UnusedFile(path=one.path, sha256=one.sha256, used_ms=one.used_ms) for one in told)
+        return await self.files.drop(FilesDrop(files=tuple(files)))
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    (tmp_path / "models").mkdir()
+    return Site(tmp_path / "models")
+
+
+async def test_what_was_fetched_goes_and_leaves_no_folder_behind(site: Site) -> None:
+    file = site.put("m/q.gguf", fetched_for="qwen")
+    (file.parent / "q.gguf.sha256").write_text("x")
+    told = site.told("m/q.gguf")
+    assert (told.sha256, told.models) == (SHA256, ("qwen",))
+
+    reply = await site.drop(told)
+
+    assert (reply.removed, reply.kept, reply.freed) == (("m/q.gguf",), (), len(CONTENT))
+    assert reply.available_disk
+    assert not file.parent.exists()
+    assert site.files.noted([]) == ((), 0)
+    assert (await site.drop(told)).removed == ("m/q.gguf",), "what is gone is as good as removed"
+
+
+async def test_what_an_earlier_load_has_left_is_told(site: Site) -> None:
+    store = BlobStore(store_root(site.models))
+    assert site.files.partial() == ()
+    wanted = WantedBlob("q.gguf", f"sha256:{SHA256}", f"sha256:{SHA256}", len(CONTENT))
+    async with store.claim(wanted, lambda _: None) as claimed:
+        assert isinstance(claimed, Partial)
+        claimed.append(CONTENT[:3])
+    assert site.files.partial() == (ArrivedFile(sha256=SHA256, size=3),)
+    changes: list[str] = []
+    listing = ModelListing(site.models, lambda: changes.append("changed"), site.files)
+    await listing.look()
+    assert listing.listed.partial == (ArrivedFile(sha256=SHA256, size=3),)
+    assert changes == [], "that it grows is told with the next heartbeat, and not before"
+
+
+async def test_persons_file_stays(site: Site) -> None:
+    file = site.put("q.gguf")
+    told = site.told("q.gguf")
+    assert not told.brought
+    (kept,) = (await site.drop(told.model_copy(update={"sha256": SHA256}))).kept
+    assert "this worker has not fetched it" in kept.why
+    assert file.exists()
+
+
+def replaced(site: Site, file: Path) -> None:
+    other = file.with_name("other")
+    other.write_bytes(CONTENT)
+    os.replace(other, file)
+
+
+def overwritten(site: Site, file: Path) -> None:
+    file.write_bytes(b"changed")
+    os.utime(file, ns=(1, 1))
+
+
+def needed(site: Site, file: Path) -> None:
+    site.files.needed([WantedFile(path="q.gguf", size=len(CONTENT), sha256=SHA256)], "another")
+
+
+def loaded(site: Site, file: Path) -> None:
+    site.loaded.add("qwen")
+
+
+@pytest.mark.parametrize(
+    ("happens", "why"),
+    [
+        (replaced, "was replaced since"),
+        (overwritten, "its content has changed"),
+        (needed, "a load has needed it since"),
+        (loaded, "qwen is loaded"),
+    ],
+)
+async def test_file_that_is_another_or_in_use_by_now_stays(
+    site: Site, happens: Callable[[Site, Path], None], why: str
+) -> None:
+    file = site.put("q.gguf", fetched_for="qwen")
+    told = site.told("q.gguf")
+    happens(site, file)
+    reply = await site.drop(told)
+    assert (reply.removed, reply.freed) == ((), 0)
+    assert why in reply.kept[0].why
+    assert file.exists()
+
+
+async def test_content_that_was_not_meant_stays(site: Site) -> None:
+    file = site.put("q.gguf", fetched_for="qwen")
+    told = site.told("q.gguf").model_copy(update={"sha256": "0" * 64})
+    assert "content has changed" in (await site.drop(told)).kept[0].why
+    assert file.exists()
+
+
+def test_loaded_model_keeps_its_files_in_use_without_a_write_at_each_look(site: Site) -> None:
+    site.put("q.gguf", fetched_for="qwen")
+    before = site.told("q.gguf").used_ms
+    site.placed.in_use({"qwen"}, before + 1000, at_most_every_ms=5000)
+    assert site.told("q.gguf").used_ms == before
+    site.placed.in_use({"phi"}, before + 9000, at_most_every_ms=5000)
+    assert site.told("q.gguf").used_ms == before
+    site.placed.in_use({"qwen"}, before + 9000, at_most_every_ms=5000)
+    assert site.told("q.gguf").used_ms == before + 9000
+
+
+def test_two_links_to_one_file_take_room_once(site: Site) -> None:
+    file = site.put("q.gguf", fetched_for="qwen")
+    os.link(file, site.models / "r.gguf")
+    site.placed.note({"r.gguf": site.models / "r.gguf"})
+    assert site.files.noted([])[1] == len(CONTENT)
+
+
+def test_content_of_an_earlier_releases_file_is_not_told_until_a_load_has_verified_it(site: Site) -> None:
+    file = site.put("q.gguf")
+    facts = file.stat()
+    notes = store_root(site.models) / "placed.json"
+    notes.parent.mkdir(parents=True, exist_ok=True)
+    notes.write_text(f'{{"q.gguf": {{"inode": {facts.st_ino}, "size": {facts.st_size}}}}}')
+    assert not site.told("q.gguf").sha256
+    wanted = [WantedFile(path="q.gguf", size=len(CONTENT), sha256=SHA256)]
+    site.files.needed(wanted, "qwen")
+    assert not site.told("q.gguf").sha256
+    site.files.needed(wanted, "qwen", verified=True)
+    assert site.told("q.gguf").sha256 == SHA256
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+async def test_no_path_leads_outside(tmp_path: Path, attack: str) -> None:
+    tree = hostile_tree(tmp_path / "worker")
+    site = Site(tree.root / "models")
+    told = UnusedFile(path=ATTACKS[attack], sha256=SHA256)
+    try:
+        reply = await site.files.drop(FilesDrop(files=(told,)))
+    except Invalid:
+        pass
+    else:
+        assert not reply.freed
+    assert tree.untouched()

@@ -1,0 +1,76 @@
+/** The store that pages read: entities, and how sure one can be of them. */
+import { Connection, type Link, type Message } from './connection';
+import { changed, fromSnapshot, NOTHING, type Entities } from './state';
+
+type Word = 'restart' | 'forget';
+
+class Live {
+  entities = $state.raw<Entities>(NOTHING);
+  link = $state.raw<Link>({ state: 'connecting', sinceMs: Date.now(), asOfMs: 0, reason: '' });
+  /** Whether there has been a snapshot: until then a list that is empty means nothing. */
+  known = $state(false);
+  #say: (word: Word) => void = () => undefined;
+
+  start(): void {
+    this.#say = 'SharedWorker' in window ? this.#viaWorker() : this.#viaLock();
+    window.addEventListener('online', () => this.restart());
+  }
+
+  restart(): void {
+    this.#say('restart');
+  }
+
+  forget(): void {
+    this.known = false;
+    this.#say('forget');
+  }
+
+  #take(message: Message): void {
+    if (message.kind === 'snapshot') {
+      this.entities = fromSnapshot(message.snapshot);
+      this.known = message.snapshot.nodes !== undefined;
+    } else if (message.kind === 'change') this.entities = changed(this.entities, message.change);
+    else this.link = message.link;
+  }
+
+  #viaWorker(): (word: Word) => void {
+    const worker = new SharedWorker(new URL('./shared.ts', import.meta.url), { type: 'module', name: 'remuda' });
+    worker.port.onmessage = ({ data }: MessageEvent<Message>) => this.#take(data);
+    window.addEventListener('pagehide', () => worker.port.postMessage('leave'));
+    window.addEventListener('pageshow', (event) => event.persisted && location.reload());
+    return (word) => worker.port.postMessage(word);
+  }
+
+  /** Where there are no shared workers, the tab that holds the lock connects and tells the others. */
+  #viaLock(): (word: Word) => void {
+    const channel = new BroadcastChannel('remuda-live');
+    let own: Connection | null = null;
+    channel.onmessage = ({ data }: MessageEvent<Message | { kind: 'word'; word: Word | 'hello' }>) => {
+      if (data.kind !== 'word') this.#take(data);
+      else if (own && data.word === 'hello') for (const message of own.state()) channel.postMessage(message);
+      else if (own && data.word !== 'hello') own[data.word]();
+    };
+    void navigator.locks.request('remuda-live', async () => {
+      own = new Connection((message) => {
+        this.#take(message);
+        channel.postMessage(message);
+      });
+      await own.run();
+    });
+    channel.postMessage({ kind: 'word', word: 'hello' });
+    return (word) => (own ? own[word]() : channel.postMessage({ kind: 'word', word }));
+  }
+}
+
+export const live = new Live();
+
+/** A clock for relative times and "not connected since": one timer for the whole page. */
+class Clock {
+  nowMs = $state(Date.now());
+
+  constructor() {
+    setInterval(() => (this.nowMs = Date.now()), 1000);
+  }
+}
+
+export const now = new Clock();

@@ -1,0 +1,62 @@
+/** Machines: how they stand, in words, and what can be done. Pure. */
+import type { Node } from '../api/messages';
+import type { Tone } from './tones';
+
+export interface Standing {
+  word: string;
+  tone: Tone;
+  /** Why, and what would change it; empty when all is well. */
+  reasons: readonly string[];
+}
+
+const TONES: Record<string, Tone> = { healthy: 'ok', draining: 'idle', pending: 'warn', unhealthy: 'warn', offline: 'bad' };
+const WORDS: Record<string, string> = { pending: 'waits for approval', draining: 'drained' };
+
+export function standing(node: Node): Standing {
+  const status = node.status ?? '';
+  const facts = node.remuda;
+  const left = facts?.reachability === 'departed' && status === 'offline';
+  if (left) return { word: 'stopped', tone: 'idle', reasons: facts.reasons ?? [] };
+  return {
+    word: status === 'draining' && facts?.leaving ? 'shutting down' : (WORDS[status] ?? status) || 'unknown',
+    tone: TONES[status] ?? 'idle',
+    reasons: facts?.reasons ?? [],
+  };
+}
+
+export function machineName(node: Node): string {
+  return node.name || node.id;
+}
+
+/** Labels that the frontend makes of what a worker reports. */
+export function automatic(key: string): boolean {
+  return key.startsWith('node.') || key === 'gpu.vendor' || key === 'gpu.vram';
+}
+
+/** Labels that people gave. */
+export function ownLabels(node: Node): [string, string][] {
+  return Object.entries(node.labels ?? {}).filter(([key]) => !automatic(key));
+}
+
+export function hardware(node: Node): string {
+  const known = Boolean(node.gpu_vendor || node.total_vram || node.total_ram);
+  if (!known) return 'hardware not reported';
+  const gpu = node.gpu_vendor ? `${node.gpu_vendor} GPU` : node.total_vram ? 'GPU' : 'no GPU';
+  const arch = node.labels?.['node.arch'];
+  const os = node.labels?.['node.os'];
+  return [gpu, arch, os].filter(Boolean).join(' · ');
+}
+
+/** Text and labels of a machine against what is typed: `gpu`, `zone=a`, parts of a name. */
+export function matches(node: Node, typed: string): boolean {
+  const all = Object.entries(node.labels ?? {}).map(([key, value]) => `${key}=${value}`);
+  const text = [machineName(node), node.id, node.address ?? '', ...all].join('\n').toLowerCase();
+  return typed
+    .toLowerCase()
+    .split(/\s+/)
+    .every((word) => text.includes(word));
+}
+
+export function byName(a: Node, b: Node): number {
+  return machineName(a).localeCompare(machineName(b), 'en', { numeric: true });
+}

@@ -1,0 +1,115 @@
+/** Operations and their steps, as pages show them. Pure. */
+import type { Node, Operation, Step } from '../api/messages';
+import { count } from './format';
+import type { Tone } from './tones';
+
+const FINAL = new Set(['succeeded', 'failed', 'cancelled']);
+
+export function underWay(operation: Operation): boolean {
+  return !FINAL.has(operation.status ?? '');
+}
+
+const VERBS: Record<string, [doing: string, done: string]> = {
+  install: ['Installing', 'Install'],
+  upgrade: ['Upgrading', 'Upgrade'],
+  remove: ['Removing', 'Remove'],
+  load: ['Loading', 'Load'],
+  unload: ['Unloading', 'Unload'],
+  install_model: ['Installing', 'Install'],
+  remove_model: ['Removing', 'Remove'],
+};
+
+export function subject(operation: Operation): string {
+  const model = /load|model/.test(operation.kind ?? '') ? operation.model : '';
+  return model || operation.name || operation.backend || operation.uri || operation.id;
+}
+
+export function title(operation: Operation): string {
+  const [doing, done] = VERBS[operation.kind ?? ''] ?? [operation.kind ?? '', operation.kind ?? ''];
+  return `${underWay(operation) ? doing : done} ${subject(operation)}`;
+}
+
+const TONES: Record<string, Tone> = {
+  queued: 'idle',
+  running: 'busy',
+  retrying: 'warn',
+  paused: 'idle',
+  cancelling: 'warn',
+  succeeded: 'ok',
+  failed: 'bad',
+  cancelled: 'idle',
+};
+const WORDS: Record<string, string> = { retrying: 'waits to retry', succeeded: 'done' };
+
+export function statusOf(operation: Operation): { word: string; tone: Tone } {
+  const status = operation.status ?? '';
+  return { word: WORDS[status] ?? status, tone: TONES[status] ?? 'idle' };
+}
+
+export interface StepPill {
+  word: string;
+  tone: Tone;
+  title: string;
+}
+
+export const BUSY_TITLE = 'The reply timed out, but the worker may still be at work: it continues, and the result is shown when it is heard.';
+
+const PHASES: Record<string, string> = { resolving: 'starting', staging: 'copying files' };
+
+/** queued, downloading, worker busy, done, failed, skipped, cancelled. */
+export function pill(step: Step): StepPill {
+  switch (step.state) {
+    case 'succeeded':
+      return { word: 'done', tone: 'ok', title: '' };
+    case 'failed':
+      return { word: 'failed', tone: 'bad', title: step.problem?.message ?? '' };
+    case 'skipped':
+      return { word: 'skipped', tone: 'idle', title: step.reason ?? '' };
+    case 'cancelled':
+      return { word: 'cancelled', tone: 'idle', title: '' };
+    case 'pending':
+      return step.failures
+        ? { word: 'waits to retry', tone: 'warn', title: step.problem?.message ?? '' }
+        : { word: 'queued', tone: 'idle', title: step.reason ?? '' };
+  }
+  if (step.wire_status === 'running_on_worker') return { word: 'worker busy', tone: 'warn', title: BUSY_TITLE };
+  const phase = step.progress?.phase || step.stage || 'downloading';
+  return { word: PHASES[phase] ?? phase, tone: 'busy', title: '' };
+}
+
+/** Why nothing can happen on the machine of a running step; empty while it is heard. */
+export function away(step: Step, node: Node | undefined): string {
+  if (step.state !== 'running' || node?.status !== 'offline') return '';
+  const reasons = node.remuda?.reasons ?? [];
+  return `${['the machine is offline', ...reasons].join(': ')}; this goes on when it is back`;
+}
+
+/** By name, so that no row moves while its machine gets on. */
+export function sortedSteps(steps: readonly Step[]): Step[] {
+  return [...steps].sort((a, b) => (a.node_name ?? '').localeCompare(b.node_name ?? '', 'en', { numeric: true }));
+}
+
+/** A load is not retried: another one is asked for. */
+export function mayRetry(operation: Operation): boolean {
+  return operation.status === 'failed' && operation.retryable === true;
+}
+
+/** Each failure, as far as they are known here, would come again just so. */
+export function hopeless(operation: Operation): boolean {
+  const failed = (operation.steps ?? []).filter((step) => step.state === 'failed');
+  return failed.length > 0 && failed.every((step) => step.problem && !step.problem.retryable);
+}
+
+export function newestFirst(a: Operation, b: Operation): number {
+  return Date.parse(b.asked_at) - Date.parse(a.asked_at) || b.id.localeCompare(a.id);
+}
+
+export function summary(operation: Operation): string {
+  const counts = operation.counts ?? {};
+  const all = Object.values(counts).reduce((sum, one) => sum + one, 0);
+  if (all === 0) return operation.message ?? '';
+  if (all === 1) return operation.message ?? '';
+  const parts = [`${counts['succeeded'] ?? 0} of ${count(all, 'machine')} done`];
+  for (const state of ['failed', 'skipped', 'cancelled']) if (counts[state]) parts.push(`${counts[state]} ${state}`);
+  return parts.join(', ');
+}
