@@ -15,11 +15,12 @@ import structlog
 from pydantic import SecretStr
 from starlette.types import ASGIApp
 
-from remuda import __version__, ui
+from remuda import __version__
 from remuda.accounts.keys import KeyRing, KeyScope
 from remuda.assembly import addresses
 from remuda.assembly.bus import BusPlan, BusPlanner, BusStopSender, command_prober
-from remuda.assembly.model_galleries import open_model_galleries
+from remuda.assembly.console import ConsoleParts, open_console
+from remuda.assembly.model_sources import open_model_galleries
 from remuda.assembly.operations import FrontendParts, open_ops
 from remuda.assembly.pushing import NodePush
 from remuda.assembly.running import Runner, background
@@ -33,9 +34,8 @@ from remuda.bus.messages import Connected
 from remuda.core import limits
 from remuda.core.clock import Clock, SystemClock
 from remuda.core.entropy import Entropy, SystemEntropy
-from remuda.core.errors import BusUnusable, Conflict, Misconfigured, RemudaError
+from remuda.core.errors import Conflict, Misconfigured, RemudaError
 from remuda.core.ids import FrontendId, MachineId
-from remuda.core.settings import described, setting_rows
 from remuda.fleet.admission import AdmissionPolicy
 from remuda.fleet.health import Thresholds
 from remuda.fleet.heartbeats import HeartbeatIntake, Listener
@@ -44,15 +44,11 @@ from remuda.fleet.ports import FleetStore
 from remuda.fleet.registry import Registry
 from remuda.gateway.app import application
 from remuda.gateway.dialer import Dialer
-from remuda.gateway.events.entities import Entities
-from remuda.gateway.events.hub import EventHub, Trouble
 from remuda.gateway.history.keeper import HistoryKeeper, RequestUse
 from remuda.gateway.metrics import Metrics
 from remuda.gateway.node_logs import NodeLogs
 from remuda.gateway.server import TrustedProxies, serve
 from remuda.gateway.services import Access, Console, FrontendTrouble, Inference, Ops, Services, Serving
-from remuda.gateway.sessions import FailureCount, Sessions
-from remuda.gateway.static_files import StaticFiles
 from remuda.host import joining
 from remuda.host.folder import DataFolder, stable_id, write_json
 from remuda.host.joining import own_wheel, own_wheel_name
@@ -68,7 +64,6 @@ from remuda.store.fleet import SqlFleetStore
 from remuda.store.ops import SqlOpStore
 from remuda.store.replicas import SqlModelStore
 from remuda.wire.admin import FrontendPart, JoinLines
-from remuda.wire.console import SettingItem
 
 log = structlog.get_logger()
 
@@ -237,7 +232,7 @@ class _Build:
             inference=inference,
             logs=NodeLogs(lambda node: SecretStr(tokens.of(node).http)),
             keyring=keyring,
-            console=await self._console(parts, registry, ops, serving, keyring, history),
+            console=await self._console(ConsoleParts(parts, registry, ops, serving, keyring, history)),
             access=self._access(token),
             metrics=metrics,
             version=__version__,
@@ -287,49 +282,8 @@ class _Build:
         )
         return ops, serving, inference
 
-    async def _console(
-        self,
-        parts: FrontendParts,
-        registry: Registry,
-        ops: Ops,
-        serving: Serving,
-        keyring: KeyRing,
-        history: HistoryKeeper,
-    ) -> Console:
-        entities = Entities(registry, ops, serving, self.clock)
-        events = EventHub(
-            entities.look,
-            lambda: ops.feed.news,
-            ops.feed.watched,
-            partial(_bus_trouble, parts.bus),
-            self.clock,
-            self.entropy.token(6),
-        )
-        await self._stack.enter_async_context(background(events.run, history.run))
-        cookie_key = await SqlSecretStore(parts.database).secret("cookie_key", self.entropy.token)
-        return Console(
-            Sessions(cookie_key, keyring, self.clock),
-            FailureCount(self.clock),
-            events,
-            entities.attention_now,
-            self._shown_settings(),
-            history,
-            StaticFiles(Path(ui.__file__).parent / "static"),
-            parts.frontend,
-        )
-
-    def _shown_settings(self) -> tuple[SettingItem, ...]:
-        meanings = {item.field: item.setting.help for item in described(type(self._settings))}
-        return tuple(
-            SettingItem(
-                setting=row.setting,
-                value=row.value,
-                origin=row.origin,
-                help=meanings[row.setting],
-                note=row.note,
-            )
-            for row in setting_rows(self._settings, self.origins)
-        )
+    async def _console(self, parts: ConsoleParts) -> Console:
+        return await self._stack.enter_async_context(open_console(parts, self.origins))
 
     @property
     def models(self) -> Path:
@@ -457,15 +411,6 @@ async def _own_worker_ended(services: Services, why: str) -> None:
 
 async def _hear_bus(bus: Bus) -> None:
     await bus.round_trip(timedelta(seconds=limits.LIVENESS_ROUND_TRIP_S))
-
-
-def _bus_trouble(bus: Bus) -> Trouble | None:
-    if isinstance(bus.state, Connected):
-        return None
-    return Trouble(
-        BusUnusable.code,
-        "this frontend is not connected to the bus: progress and requests of other frontends are not shown",
-    )
 
 
 async def _troubles(

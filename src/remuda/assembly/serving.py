@@ -1,20 +1,19 @@
 """Builds serving on a frontend: from requests to replicas, and from configured models to loaded ones."""
 
-import hashlib
 import socket
 from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
+from remuda.assembly.model_sources import model_objects
 from remuda.assembly.operations import FrontendParts, Workshop
 from remuda.assembly.running import Runner, background
 from remuda.assembly.settings import FrontendSettings
-from remuda.assembly.sources import storage_account
 from remuda.core.ids import MachineId
 from remuda.fleet.identity import NodeTokens
 from remuda.fleet.ports import FleetStore
@@ -40,9 +39,6 @@ from remuda.router.dispatch import RequestDispatcher, WaitLimits
 from remuda.router.live_table import TableKeeper, Tables, TableSources, close_stale_connections
 from remuda.router.suspects import Suspects
 from remuda.router.usage import LastUsedWriter, PeerLoads, RequestLedger
-from remuda.s3 import limits
-from remuda.s3.model_store import ModelObjects, StoreNotes
-from remuda.s3.requests import SignedRequests
 from remuda.scheduler.catalogue import ModelCatalogue, ModelFolder
 from remuda.scheduler.demand import Demand
 from remuda.scheduler.file_holders import FileHolders
@@ -145,7 +141,9 @@ class ServingRig:
         )
         self._shared = settings.distributed_shared_models
         self._hashes = FileHashes(ground.parts.folder.root / "file-hashes.json")
-        self._stored = self._model_objects()
+        self._stored = model_objects(
+            ground.parts, ground.tokens, ground.models_path, self._model_store, self._hashes
+        )
         self._holders = FileHolders(
             ground.parts.frontend,
             lambda: ground.url,
@@ -158,36 +156,15 @@ class ServingRig:
         self._room = self._file_room()
 
     def _file_room(self) -> FileRoom:
-        checks_disk = self._ground.parts.settings.distributed_disk_headroom_check
         return FileRoom(
             FileRoomDeps(
                 self._worker,
                 self._catalogue,
                 self._replicas,
                 self._ground.registry.standings,
-                checks_disk,
+                self._ground.parts.settings.distributed_disk_headroom_check,
                 self._holders.copies,
             )
-        )
-
-    def _model_objects(self) -> ModelObjects | None:
-        """Object storage, where it is configured."""
-        ground = self._ground
-        settings = ground.parts.settings
-        account = storage_account(settings)
-        if account is None:
-            return None
-        silence = settings.file_transfer_timeout or timedelta(seconds=limits.SILENCE_S)
-        fleet = hashlib.sha256(ground.tokens.model_files.encode()).hexdigest()[:32]
-        return ModelObjects(
-            SignedRequests(account, ground.parts.clock.now, silence.total_seconds()),
-            StoreNotes(ground.parts.folder.root / "stored-models.json", fleet),
-            self._model_store.models,
-            ground.models_path,
-            self._hashes,
-            frontend=ground.parts.frontend,
-            clock=ground.parts.clock,
-            tries_max=max(settings.file_transfer_retries or limits.ATTEMPTS_MAX, 1),
         )
 
     def model_work(self, shop: Workshop) -> ReplicaWork:
