@@ -24,7 +24,7 @@ from remuda.core.hints import near_names
 from remuda.core.schema_shape import SchemaShape
 from remuda.core.slices import Sliced
 from remuda.fleet.model import Label, LabelSource, labels_match
-from remuda.gateway.openai.incoming import ASKS
+from remuda.gateway.openai.endpoints import ENDPOINTS
 from remuda.gateway.openai.rendering import embedding_list
 from remuda.inference import requests
 from remuda.inference.answers import Usage
@@ -44,8 +44,8 @@ from remuda.upstreams.http.upstream import RENAMED_AT_ONCE_BYTES
 from remuda.wire.codec import decode
 from remuda.wire.nodes import Heartbeat, Labels
 
-CHAT: Final = ASKS["/v1/chat/completions"]
-COMPLETION: Final = ASKS["/v1/completions"]
+CHAT: Final = ENDPOINTS["/v1/chat/completions"]
+COMPLETION: Final = ENDPOINTS["/v1/completions"]
 MEDIA_BYTES: Final = 16 << 20
 _CHATML: Final = {
     "chat_message": "<{{.RoleName}}>{{if .Content}}{{.Content}}{{end}}{{if .FunctionCall}}!{{end}}",
@@ -107,7 +107,7 @@ def _parsed(path: str, body: bytes) -> Sliced[object]:
     """As the gateway does it."""
     if len(body) > CHEAP_BYTES_MAX:
         yield from check_json_cost(body)
-    return ASKS[path].parse(body)
+    return ENDPOINTS[path].parse(body)
 
 
 def _chat(body: bytes, config: Mapping[str, object]) -> Sliced[object]:

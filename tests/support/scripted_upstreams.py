@@ -15,9 +15,10 @@ from remuda.core.clock import SystemClock
 from remuda.core.entropy import SystemEntropy
 from remuda.core.errors import NoCapacity
 from remuda.core.ids import NodeId, ReplicaKey
+from remuda.gateway.client_apis import inference_routes
+from remuda.gateway.inference.api import InferenceRoutes
+from remuda.gateway.inference.request_records import InferenceFigures
 from remuda.gateway.metrics import Metrics
-from remuda.gateway.openai.api import OpenAiRoutes
-from remuda.gateway.openai.request_records import InferenceFigures
 from remuda.gateway.requests_under_way import Running
 from remuda.gateway.server import serve
 from remuda.gateway.services import Access, Inference, Services
@@ -183,7 +184,7 @@ class Gateway:
     metrics: Metrics
     running: Running
     clock: ForwardClock
-    door: OpenAiRoutes
+    door: InferenceRoutes
     port: int = 0
 
     @property
@@ -230,7 +231,7 @@ def gateway(
     )
     access = Access(SecretStr("token"), keys_required, frozenset({"127.0.0.1", "localhost"}))
     services = cast(Services, _Few(access, keyring, entropy, _Console(Sessions("", keyring, clock))))
-    door = OpenAiRoutes(_nothing_here, services, inference, clock)
+    door = inference_routes(_nothing_here, services, inference, clock)
     return Gateway(tables, ledger, upstreams, loading, keyring, metrics, running, clock, door)
 
 

@@ -19,7 +19,7 @@ from remuda.fleet.identity import NodeTokens
 from remuda.fleet.ports import FleetStore
 from remuda.fleet.registry import Registry
 from remuda.gallery.model_galleries import ModelGalleries
-from remuda.gateway.openai.request_records import InferenceFigures
+from remuda.gateway.inference.request_records import InferenceFigures
 from remuda.gateway.requests_under_way import Running
 from remuda.gateway.services import GivenFiles, Inference, Serving
 from remuda.inference.model import ReplicaEndpoint

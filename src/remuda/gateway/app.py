@@ -29,13 +29,13 @@ from remuda.gateway.admin import (
 from remuda.gateway.admin import keys as admin_keys
 from remuda.gateway.admin import nodes as admin_nodes
 from remuda.gateway.admin import session as admin_session
+from remuda.gateway.client_apis import inference_routes
 from remuda.gateway.events import routes as event_stream
 from remuda.gateway.guards import HostGuard, TokenRefused
 from remuda.gateway.home import no_such_endpoint
 from remuda.gateway.messages import answer, refusal
 from remuda.gateway.middleware import OF_CONSOLE, BodyLimit, HeadLikeGet, RequestObserver
 from remuda.gateway.nodes import HeartbeatLane
-from remuda.gateway.openai.api import OpenAiRoutes
 from remuda.gateway.server import KnownPeer
 from remuda.gateway.services import Services
 from remuda.gateway.static_files import ConsolePage, ConsolePages, is_view
@@ -84,7 +84,7 @@ def application(services: Services, clock: Clock) -> ASGIApp:
     known = KnownPeer(outer)  # type: ignore[arg-type]
     files = services.console.files
     page = RequestObserver(ConsolePage(files), services.metrics, clock)
-    return ConsolePages(OpenAiRoutes(known, services, services.inference, clock), page)
+    return ConsolePages(inference_routes(known, services, services.inference, clock), page)
 
 
 def api_routes() -> list[APIRoute]:

@@ -18,10 +18,11 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from remuda.gateway.guards import node_caller, require_admin, require_key
+from remuda.gateway.inference.endpoint import ApiEndpoint
 from remuda.gateway.messages import ANSWERS, JSON, SCHEMAS, OpenApiPart, gives_raw
+from remuda.gateway.openai.api import MODELS, ListedModel, ModelList
+from remuda.gateway.openai.endpoints import ENDPOINTS
 from remuda.gateway.openai.errors import ErrorAnswer
-from remuda.gateway.openai.incoming import ASKS, Ask
-from remuda.gateway.openai.model_list import MODELS, ListedModel, ModelList
 from remuda.gateway.services import Access
 from remuda.inference.model import RequestKind
 from remuda.wire import disk, operations, serving
@@ -222,7 +223,7 @@ _RETRY_AFTER: Final[OpenApiPart] = {
 
 def _inference_schemas() -> OpenApiPart:
     """Those that `_inference_paths` refers to, by name."""
-    types = [*(ask.wanted for ask in ASKS.values()), ModelList, ListedModel, ErrorAnswer]
+    types = [*(endpoint.body for endpoint in ENDPOINTS.values()), ModelList, ListedModel, ErrorAnswer]
     _, components = msgspec.json.schema_components(types, ref_template=SCHEMAS.format(model="{name}"))
     return components
 
@@ -233,20 +234,20 @@ def _inference_paths() -> OpenApiPart:
     listed = _page("list_models", "Models", "Models that can be asked for.", ModelList)
     shown = _page("show_model", "One model", "One of them; its name may hold slashes.", ListedModel)
     return {
-        **{path: {"post": _inference_operation(ask)} for path, ask in ASKS.items()},
+        **{path: {"post": _inference_operation(endpoint)} for path, endpoint in ENDPOINTS.items()},
         MODELS: {"get": listed},
         f"{MODELS}/{{id}}": {"get": {**shown, "parameters": [one_model]}},
     }
 
 
-def _inference_operation(ask: Ask) -> OpenApiPart:
+def _inference_operation(endpoint: ApiEndpoint) -> OpenApiPart:
     answers: OpenApiPart = {JSON: {"schema": {"type": "object"}}}
-    if ask.kind in _STREAMS:
+    if endpoint.kind in _STREAMS:
         answers["text/event-stream"] = {"schema": {"type": "string"}}
     answered = {"description": "In OpenAI's words.", "content": answers, "headers": _REQUEST_ID}
     return {
-        **_about(f"ask_{ask.kind}", _SUMMARIES[ask.kind], _DESCRIPTIONS[ask.kind]),
-        "requestBody": {"required": True, "content": {JSON: {"schema": _reference(ask.wanted)}}},
+        **_about(f"ask_{endpoint.kind}", _SUMMARIES[endpoint.kind], _DESCRIPTIONS[endpoint.kind]),
+        "requestBody": {"required": True, "content": {JSON: {"schema": _reference(endpoint.body)}}},
         "responses": {"200": answered, **_refusals(_REFUSALS)},
     }
 

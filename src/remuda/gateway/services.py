@@ -20,9 +20,9 @@ from remuda.fleet.registry import Registry
 from remuda.gallery.model_galleries import ModelGalleries
 from remuda.gateway.events.hub import EventHub
 from remuda.gateway.history.keeper import HistoryKeeper
+from remuda.gateway.inference.request_records import InferenceFigures
 from remuda.gateway.metrics import Metrics
 from remuda.gateway.node_logs import NodeLogs
-from remuda.gateway.openai.request_records import InferenceFigures
 from remuda.gateway.requests_under_way import Running
 from remuda.gateway.server import PEER, TrustedProxies
 from remuda.gateway.sessions import FailureCount, Sessions

@@ -6,7 +6,7 @@ JSON that is passed on unread is `Raw`: `NULL` where the request has none, and a
 
 from typing import Annotated, Final, Literal
 
-from msgspec import Meta, Raw, Struct, field
+from msgspec import Meta, Raw, Struct, field, json
 
 Positive = Annotated[int, Meta(ge=1, lt=1 << 31)]
 Token = Annotated[int, Meta(ge=0, lt=1 << 31)]
@@ -178,3 +178,25 @@ def answer_count(request: ChatRequest | CompletionRequest) -> int:
         return each
     tokens = any(isinstance(item, int) for item in request.prompt)
     return each if tokens else each * max(len(request.prompt), 1)
+
+
+def openai_json(request: Struct) -> bytes:
+    """The request as OpenAI's API has it, for servers that speak it: without fields that it does not have, as
+    not every server takes null for them."""
+    return json.encode(_present(request))
+
+
+def _present(value: object) -> object:
+    if isinstance(value, list):
+        return [_present(item) for item in value]
+    if not isinstance(value, Struct):
+        return value
+    names = value.__struct_fields__
+    if isinstance(value, Part) and value.type != "text":
+        names = tuple(name for name in names if name != "text")
+    members = ((name, getattr(value, name)) for name in names)
+    return {name: _present(member) for name, member in members if not _is_null(member)}
+
+
+def _is_null(member: object) -> bool:
+    return member is None or (isinstance(member, Raw) and len(member) == len(NULL) and member == NULL)

@@ -18,12 +18,12 @@ from schemathesis.checks import negative_data_rejection, positive_data_acceptanc
 
 from remuda.core import log
 from remuda.gateway.app import api_routes
-from remuda.gateway.openai.incoming import ASKS
+from remuda.gateway.openai.endpoints import ENDPOINTS
 from tests.integration.api.ops_frontends import our_node
 from tests.support.frontends import LiveFrontend, live_frontend
 
 Json = dict[str, Any]
-INFERENCE = [(path, "POST") for path in ASKS]
+INFERENCE = [(path, "POST") for path in ENDPOINTS]
 MODELS = [("/v1/models", "GET"), ("/v1/models/{id}", "GET")]
 OPERATIONS = sorted(
     [(route.path_format, method) for route in api_routes() for method in route.methods or ()]
@@ -171,7 +171,11 @@ BODIES_OF_WORKERS = ("/register", "/heartbeat", "/bus-trouble", "/drain", "/dere
 def reads_a_body(path: str, method: str) -> bool:
     if path.startswith("/api/node/") and path.endswith(BODIES_OF_WORKERS):
         return method == "post"
-    if path in ("/api/keys", "/api/nodes/invites") or path in ASKS or path.endswith(BODIES_OF_OPERATIONS):
+    if (
+        path in ("/api/keys", "/api/nodes/invites")
+        or path in ENDPOINTS
+        or path.endswith(BODIES_OF_OPERATIONS)
+    ):
         return method == "post"
     return method in ("put", "patch")
 
@@ -205,12 +209,12 @@ def _key_for(path: str) -> set[str]:
 
 
 def test_what_is_asked_of_models_is_described_by_the_types_that_read_it(document: Json) -> None:
-    for path, ask in ASKS.items():
+    for path, ask in ENDPOINTS.items():
         operation = document["paths"][path]["post"]
         (content,) = operation["requestBody"]["content"].values()
         name = content["schema"]["$ref"].rpartition("/")[2]
         fields = document["components"]["schemas"][name]["properties"].keys()
-        assert fields == set(ask.wanted.__struct_fields__), path
+        assert fields == set(ask.body.__struct_fields__), path
         streams = "stream" in fields
         assert ("text/event-stream" in operation["responses"]["200"]["content"]) == streams, path
 

@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from remuda.gateway.app import api_routes
-from remuda.gateway.openai.incoming import ASKS
+from remuda.gateway.openai.endpoints import ENDPOINTS
 from tests.support.frontends import LiveFrontend, live_frontend
 from tests.support.plain_http import PLAIN
 
@@ -32,7 +32,7 @@ ANY_KEY = {"/api/models/{model}/load-status", "/v1/models", "/v1/models/{id}"}
 BY_OTHERS = ("/api/node/", "/api/model-files/")  # The registration token, or a signed address.
 ROUTES = sorted(
     {(route.path_format, method) for route in api_routes() for method in route.methods or ()}
-    | {(path, "POST") for path in ASKS}
+    | {(path, "POST") for path in ENDPOINTS}
     | {("/v1/models", "GET"), ("/v1/models/{id}", "GET")}
 )
 GUARDED = [one for one in ROUTES if not one[0].startswith(BY_OTHERS)]
@@ -44,7 +44,7 @@ def expected(path: str, method: str) -> set[str]:
         return {NO_ONE, INFERENCE, READ, ADMIN}
     if path in ANY_KEY:
         return {INFERENCE, READ, ADMIN}
-    if path in ASKS:
+    if path in ENDPOINTS:
         return {INFERENCE, ADMIN}
     return {READ, ADMIN} if method == "GET" and path not in SECRET else {ADMIN}
 

@@ -31,8 +31,9 @@ from remuda.core.errors import (
     Unauthorized,
     Unavailable,
 )
+from remuda.gateway.inference.admission import InvalidKey
 from remuda.gateway.messages import error_body
-from remuda.gateway.openai.errors import InvalidKey, refusal
+from remuda.gateway.openai.errors import refusal
 from remuda.host.ports import free_port
 from remuda.wire.admin import NodeViews
 from remuda.wire.codec import encode

@@ -61,9 +61,10 @@ def test_who_listens_is_told_by_sockets_that_their_process_has(host: str) -> Non
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells who listens")
 def test_who_is_connected_or_listens_on_another_address_does_not_count() -> None:
-    with listen("127.0.0.2", 0) as elsewhere:
-        port = elsewhere.getsockname()[1]
-        with socket.create_connection(("127.0.0.2", port), timeout=5):
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))  # Nothing else can listen there, nor on all addresses.
+        port = held.getsockname()[1]
+        with listen("127.0.0.2", port), socket.create_connection(("127.0.0.2", port), timeout=5):
             assert listeners(port) == frozenset()
 
 

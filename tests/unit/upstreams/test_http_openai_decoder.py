@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remuda.gateway.openai.rendering import ChatRenderer, CompletionRenderer, TextRenderer
+from remuda.gateway.inference.text_answers import TextRenderer
+from remuda.gateway.openai.rendering import ChatRenderer, CompletionRenderer
 from remuda.inference.answers import NOTHING, Delta, FinishReason, Score, ToolCallDelta, Usage
 from remuda.inference.failures import ContextExceeded, Fault, UpstreamFailed
 from remuda.inference.model import RequestKind

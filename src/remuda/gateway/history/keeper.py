@@ -32,7 +32,7 @@ from remuda.gateway.history.series import (
     Values,
     seen_of,
 )
-from remuda.gateway.openai.request_records import InferenceFigures
+from remuda.gateway.inference.request_records import InferenceFigures
 from remuda.gateway.requests_under_way import Running
 from remuda.ops.ports import BusMessage, BusPort
 from remuda.wire import subjects

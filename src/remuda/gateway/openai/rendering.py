@@ -6,13 +6,13 @@ import array
 import base64
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 
 from remuda.core.errors import RemudaError
 from remuda.core.slices import Budget, Sliced
+from remuda.gateway.inference.text_answers import Choice, made_up_id
 from remuda.gateway.openai.errors import ErrorResponse, refusal
 from remuda.inference.answers import NOTHING, Delta, FinishReason, Score, ToolCallDelta, Usage, Vector
 from remuda.inference.model import InferenceCall
@@ -20,7 +20,6 @@ from remuda.inference.requests import ChatRequest, CompletionRequest, EmbeddingR
 from remuda.router.loading import LoadStatus
 
 SSE: Final = b"text/event-stream"
-JSON: Final = b"application/json"
 SSE_HEADERS: Final = ((b"content-type", SSE), (b"cache-control", b"no-store"), (b"x-accel-buffering", b"no"))
 EVENT_START: Final = b"data: "
 EVENT_END: Final = b"\n\n"
@@ -78,37 +77,9 @@ OPENAI: Final = OpenAiFormat()
 _encode: Final = msgspec.json.Encoder().encode
 
 
-@dataclass(slots=True)
-class ToolCall:
-    id: str
-    name: str = ""
-    arguments: str = ""
-
-
-@dataclass(slots=True)
-class Choice:
-    """All that one answer came to."""
-
-    text: str = ""
-    reasoning: str = ""
-    calls: Sequence[ToolCall] = ()
-    logprobs: bytes = b""
-    finish_reason: FinishReason = FinishReason.STOP
-
-
-class TextRenderer(Protocol):
-    """Writes the answers to one request: as events, the first of which opens its answer, or all at once."""
-
-    def piece(self, index: int, delta: Delta) -> bytes: ...
-
-    def closing(self, index: int, reason: FinishReason, last: Delta) -> bytes: ...
-
-    def ending(self, usage: Usage) -> bytes: ...
-
-    def whole(self, choices: Sequence[Choice], usage: Usage) -> bytes: ...
-
-
 class ChatRenderer:
+    stream_type: Final = SSE
+
     def __init__(self, call: InferenceCall, request: ChatRequest) -> None:
         self._call = call
         self._model = request.model
@@ -162,7 +133,7 @@ class ChatRenderer:
         if (index, call.index) in self._known_calls:
             return b'{"index":%d,"function":{"arguments":%b}}' % (call.index, arguments)
         self._known_calls.add((index, call.index))
-        call_id = call.id or _made_up_id(self._call, index, call.index)
+        call_id = call.id or made_up_id(self._call, index, call.index)
         return b'{"index":%d,"id":%b,"type":"function","function":{"name":%b,"arguments":%b}}' % (
             call.index,
             _encode(call_id),
@@ -173,6 +144,8 @@ class ChatRenderer:
 
 class CompletionRenderer:
     """Before each answer it tells the prompt, where the client asked for that."""
+
+    stream_type: Final = SSE
 
     def __init__(self, call: InferenceCall, request: CompletionRequest) -> None:
         self._call = call
@@ -238,31 +211,10 @@ class CompletionRenderer:
         )
 
 
-def choice_of(call: InferenceCall, index: int, deltas: Sequence[Delta], reason: FinishReason) -> Choice:
-    """A whole answer from its parts."""
-    choice = Choice(finish_reason=reason)
-    calls: dict[int, ToolCall] = {}
-    for delta in deltas:
-        choice.text += delta.text
-        choice.reasoning += delta.reasoning
-        choice.logprobs = choice.logprobs or delta.logprobs
-        for part in delta.tool_calls:
-            known = calls.setdefault(part.index, ToolCall(part.id or _made_up_id(call, index, part.index)))
-            known.name = known.name or part.name
-            known.arguments += part.arguments
-    choice.calls = [calls[number] for number in sorted(calls)]
-    return choice
-
-
 def _prompts(request: CompletionRequest) -> Sequence[str]:
     """Those that can be rendered: tokens cannot."""
     given = [request.prompt] if isinstance(request.prompt, str) else request.prompt
     return [prompt if isinstance(prompt, str) else "" for prompt in given]
-
-
-def _made_up_id(call: InferenceCall, index: int, number: int) -> str:
-    """Of a tool call that its backend left without one."""
-    return f"call_{call.request_id}_{index}_{number}"
 
 
 class _Likely(msgspec.Struct):

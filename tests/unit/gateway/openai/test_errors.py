@@ -5,7 +5,9 @@ import json
 import pytest
 
 from remuda.core.errors import Forbidden, Invalid, NoCapacity, NotFound, RemudaError, TooLarge, Unavailable
-from remuda.gateway.openai.errors import InvalidField, InvalidKey, refusal
+from remuda.gateway.inference.admission import InvalidKey
+from remuda.gateway.inference.body_errors import InvalidField
+from remuda.gateway.openai.errors import refusal
 from remuda.inference.failures import Fault, UpstreamFailed
 from remuda.router.loading import LoadStatus, ModelLoadFailed, ModelLoading, ModelUnknown, Overloaded
 

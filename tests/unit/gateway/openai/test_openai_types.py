@@ -4,7 +4,8 @@ from openai.types import Completion, CreateEmbeddingResponse
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from remuda.core.slices import at_once
-from remuda.gateway.openai.rendering import ChatRenderer, CompletionRenderer, choice_of, embedding_list
+from remuda.gateway.inference.text_answers import choice_of
+from remuda.gateway.openai.rendering import ChatRenderer, CompletionRenderer, embedding_list
 from remuda.inference.answers import NOTHING, Delta, FinishReason, ToolCallDelta, Usage
 from remuda.inference.model import RequestKind
 from remuda.inference.requests import ChatRequest, CompletionRequest, EmbeddingRequest

@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remuda.core.slices import at_once
+from remuda.gateway.inference.text_answers import choice_of
 from remuda.gateway.openai.rendering import (
     DONE,
     OPENAI,
     ChatRenderer,
     CompletionRenderer,
-    choice_of,
     embedding_list,
     event,
     rerank_answer,

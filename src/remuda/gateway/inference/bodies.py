@@ -1,16 +1,13 @@
-"""An inference request as it comes in: how its body is read, a large one without blocking others
-on the event loop, and from its bytes to a checked request, or to words that name the field; with bounds on
-what it asks an engine to make a grammar of, whichever engine that will be.
+"""The bodies of inference requests: how they are read, and decoded without blocking others on the event
+loop; with bounds on what they ask an engine to make a grammar of, whichever engine that will be.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
 from io import BytesIO
 from typing import Final, TypeVar
 
 import anyio
 import msgspec
-from starlette.types import Receive
 
 from remuda.core import limits
 from remuda.core.errors import Invalid, RequestIncomplete, TooLarge, in_field
@@ -18,20 +15,11 @@ from remuda.core.gbnf import check_grammar
 from remuda.core.schema_shape import SchemaShape
 from remuda.core.slices import Sliced
 from remuda.gateway.client_response import ClientResponse
-from remuda.gateway.openai.errors import InvalidField, wrong_field
-from remuda.gateway.server import ClientConnection
+from remuda.gateway.inference.body_errors import Choices, InvalidField, wrong_field
+from remuda.gateway.inference.endpoint import ApiEndpoint, IncomingRequest, ParsedRequest
 from remuda.inference.large_bodies import Outline, Slicer, check_json_cost, outlined
-from remuda.inference.model import Request, RequestKind
-from remuda.inference.requests import (
-    NULL,
-    ChatRequest,
-    CompletionRequest,
-    EmbeddingRequest,
-    NamedTool,
-    Part,
-    RerankRequest,
-    mixed,
-)
+from remuda.inference.model import Request
+from remuda.inference.requests import ChatRequest, CompletionRequest, Part
 from remuda.router.loading import Overloaded
 
 _SIMPLE_BYTES_MAX: Final = 4 << 10  # No schema as short as this is too complex.
@@ -68,99 +56,19 @@ def _decoded_schema(raw: bytes) -> object:
     return value
 
 
-R = TypeVar("R", bound=Request)
+B = TypeVar("B")
 _WORDS_MAX: Final = 300
-_TOKENS_MAX: Final = 1 << 31
-_DIGITS_MAX: Final = 20
 _TRUNCATED: Final = "it ends too early"
 
 
-@dataclass(frozen=True, slots=True)
-class Ask:
-    """What can be asked for at one path."""
-
-    kind: RequestKind
-    wanted: type[Request]
-    parse: Callable[[bytes], Request]  # Makes one that is `wanted` of a body.
-
-
-def _chat(body: bytes) -> ChatRequest:
-    request = _decoded(_CHAT, body)
-    _check_sampling(request)
-    if request.top_logprobs and not request.logprobs:
-        raise InvalidField("top_logprobs needs logprobs to be true", "top_logprobs")
-    _check_tools(request)
-    return request
-
-
-def _check_tools(request: ChatRequest) -> None:
-    for index, tool in enumerate(request.tools or ()):
-        parameters = tool.function.parameters
-        if parameters is not NULL and bytes(memoryview(parameters)[:1]) not in (b"{", b"n"):
-            place = f"tools[{index}].function.parameters"
-            raise InvalidField(f"{place} must be an object, a JSON schema", place)
-    must_call = request.tool_choice == "required" or isinstance(request.tool_choice, NamedTool)
-    if must_call and not request.tools:
-        raise InvalidField("tool_choice needs tools to choose from", "tool_choice", hint="send tools, too")
-
-
-def _completion(body: bytes) -> CompletionRequest:
-    request = _decoded(_COMPLETION, body)
-    _check_sampling(request)
-    if request.prompt == [] or mixed(request.prompt):
-        raise InvalidField(_ONE_KIND.format("prompt"), "prompt")
-    return request
-
-
-def _check_sampling(request: ChatRequest | CompletionRequest) -> None:
-    """What a type cannot say. A single empty text for `stop` means that there is none, as some clients put
-    it; in a list it would end every answer before its first word."""
-    if isinstance(request.stop, list) and "" in request.stop:
-        place = f"stop[{request.stop.index('')}]"
-        raise InvalidField(f"{place} must not be empty", place)
-    for token in request.logit_bias or ():
-        digits = token.removeprefix("-")
-        is_number = digits.isascii() and digits.isdigit()  # Some engines take words, too.
-        if is_number and (digits != token or len(digits) > _DIGITS_MAX or int(digits) >= _TOKENS_MAX):
-            words = (
-                f"logit_bias has the token {token[:_DIGITS_MAX]}; a token's id is from 0 to {_TOKENS_MAX - 1}"
-            )
-            raise InvalidField(words, "logit_bias")
-
-
-def _embedding(body: bytes) -> EmbeddingRequest:
-    request = _decoded(_EMBEDDING, body)
-    if request.input == [] or mixed(request.input):
-        raise InvalidField(_ONE_KIND.format("input"), "input")
-    return request
-
-
-def _rerank(body: bytes) -> RerankRequest:
-    return _decoded(_RERANK, body)
-
-
-_CHAT: Final = msgspec.json.Decoder(ChatRequest)
-_COMPLETION: Final = msgspec.json.Decoder(CompletionRequest)
-_EMBEDDING: Final = msgspec.json.Decoder(EmbeddingRequest)
-_RERANK: Final = msgspec.json.Decoder(RerankRequest)
-_ONE_KIND: Final = "{} must be a text, texts, tokens or lists of tokens: not empty, and of one kind"
-
-PREFIX: Final = "/v1"
-ASKS: Final = {
-    "/v1/chat/completions": Ask(RequestKind.CHAT, ChatRequest, _chat),
-    "/v1/completions": Ask(RequestKind.COMPLETION, CompletionRequest, _completion),
-    "/v1/embeddings": Ask(RequestKind.EMBEDDING, EmbeddingRequest, _embedding),
-    "/v1/rerank": Ask(RequestKind.RERANK, RerankRequest, _rerank),
-}
-
-
-def _decoded(decoder: msgspec.json.Decoder[R], body: bytes) -> R:
+def decoded(decoder: msgspec.json.Decoder[B], body: bytes, choices: Choices) -> B:
+    """InvalidField says which field is wrong and why, with the `choices` that it has."""
     try:
         if not body.isascii():
             str(body, "utf-8")  # The decoder looks only at the fields that it knows.
         return decoder.decode(body)
     except msgspec.ValidationError as error:
-        raise wrong_field(str(error)) from None
+        raise wrong_field(str(error), choices) from None
     except UnicodeDecodeError as error:
         raise InvalidField(f"the body is not UTF-8: byte {error.start} cannot be read") from None
     except msgspec.DecodeError as error:
@@ -170,17 +78,26 @@ def _decoded(decoder: msgspec.json.Decoder[R], body: bytes) -> R:
         raise InvalidField("the body is nested too deeply") from None
 
 
-async def parsed(ask: Ask, body: bytes, slicer: Slicer) -> Request:
-    """The same request as `ask.parse` makes of the body. TooLarge if it is long without its media, Invalid if
-    parsing it would take too long."""
+async def parsed(endpoint: ApiEndpoint, body: bytes, slicer: Slicer) -> ParsedRequest:
+    """The same as `endpoint.parse` makes of a body that may take long, without holding up others for long.
+    TooLarge and Invalid say what would take too long."""
+    if len(body) > limits.PARSED_AT_ONCE_BYTES_MAX:
+        return await parsed_in_outline(endpoint, body, slicer)
+    await slicer.run(check_json_cost(body))
+    return endpoint.parse(body)
+
+
+async def parsed_in_outline(endpoint: ApiEndpoint, body: bytes, slicer: Slicer) -> ParsedRequest:
+    """The same of a body with large media, which the parser does not see. TooLarge if it is long without,
+    Invalid if parsing it would take too long."""
     outline = await outlined(body)
     await slicer.run(check_json_cost(_bounded(outline.text)))
-    request = ask.parse(outline.text)
-    shown = outline.stand_ins(msgspec.json.encode(request)) if outline.aside else 0
-    if shown and shown != _put_back(request, outline):  # Some stand where only text is expected.
+    known = endpoint.parse(outline.text)
+    shown = outline.stand_ins(msgspec.json.encode(known.request)) if outline.aside else 0
+    if shown and shown != _put_back(known.request, outline):  # Some stand where only text is expected.
         await slicer.run(check_json_cost(_bounded(body)))
-        return ask.parse(body)
-    return request
+        return endpoint.parse(body)
+    return known
 
 
 def _bounded(text: bytes) -> bytes:
@@ -209,16 +126,6 @@ def _put_back_into(part: Part, outline: Outline) -> int:
             setattr(part, name, msgspec.Raw(outline.original(outlined_media)))
             count += here
     return count
-
-
-class IncomingRequest(msgspec.Struct, frozen=True):
-    """Made for every request: a dataclass would take a microsecond more."""
-
-    ask: Ask
-    headers: Mapping[bytes, bytes]
-    receive: Receive
-    line: ClientConnection | None
-    response: ClientResponse
 
 
 class Bodies:

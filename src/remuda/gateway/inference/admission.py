@@ -1,15 +1,14 @@
 """Authentication and authorisation of inference requests, from memory, before anything of a request's body
 is read."""
 
-from collections.abc import Mapping
 from functools import lru_cache, partial
 from typing import Final
 
 from remuda.accounts.keys import ApiKey, KeyRing, KeyScope
-from remuda.core.errors import Forbidden
+from remuda.core.errors import Forbidden, Unauthorized
 from remuda.core.hints import did_you_mean
 from remuda.gateway.guards import host_problem, origin_problem, proxy_problem
-from remuda.gateway.openai.errors import InvalidKey
+from remuda.gateway.inference.endpoint import HeaderMap
 from remuda.gateway.services import Access
 from remuda.gateway.sessions import CONSOLE_HEADER, Sessions, cookie_in, is_from_console
 from remuda.router.live_table import Tables
@@ -19,7 +18,9 @@ from remuda.router.table import RoutedModel
 _HOSTS_KNOWN_MAX: Final = 256
 _NAME_CHARS_MAX: Final = 100  # Of one that is quoted.
 
-HeaderMap = Mapping[bytes, bytes]
+
+class InvalidKey(Unauthorized):
+    code = "invalid_api_key"
 
 
 class Admission:

@@ -9,15 +9,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remuda.gateway.openai.errors import InvalidField
-from remuda.gateway.openai.incoming import ASKS
+from remuda.gateway.inference.body_errors import InvalidField
+from remuda.gateway.openai.endpoints import ENDPOINTS
 from remuda.inference.model import Request
 from remuda.inference.requests import NULL, ChatRequest, CompletionRequest, EmbeddingRequest
 
-CHAT = ASKS["/v1/chat/completions"].parse
-COMPLETION = ASKS["/v1/completions"].parse
-EMBEDDING = ASKS["/v1/embeddings"].parse
-RERANK = ASKS["/v1/rerank"].parse
+
+def parser(path: str) -> Callable[[bytes], Request]:
+    endpoint = ENDPOINTS[path]
+    return lambda body: endpoint.parse(body).request
+
+
+CHAT = parser("/v1/chat/completions")
+COMPLETION = parser("/v1/completions")
+EMBEDDING = parser("/v1/embeddings")
+RERANK = parser("/v1/rerank")
 HI = [{"role": "user", "content": "hi"}]
 DEEP = 100_000
 
@@ -214,7 +220,7 @@ BODIES = st.dictionaries(FIELDS, JSON, max_size=8).map(lambda body: json.dumps(b
 
 @given(body=BODIES | JSON.map(lambda value: json.dumps(value).encode()) | st.binary(max_size=200))
 def test_whatever_is_sent_is_a_request_or_refused(body: bytes) -> None:
-    assert all(understood(ask.parse, body) or refused(ask.parse, body).message for ask in ASKS.values())
+    assert all(understood(parse, body) or refused(parse, body).message for parse in map(parser, ENDPOINTS))
 
 
 def understood(parse: Callable[[bytes], Request], body: bytes) -> bool:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.scripted_upstreams import gateway
-from tests.unit.gateway.openai.test_incoming import BODIES, JSON
+from tests.unit.gateway.openai.test_endpoints import BODIES, JSON
 
 pytestmark = pytest.mark.anyio
 

@@ -1,0 +1,18 @@
+"""Every API that clients may speak, put together over what answers all of them."""
+
+from starlette.types import ASGIApp
+
+from remuda.core.clock import Clock
+from remuda.gateway.inference.admission import Admission
+from remuda.gateway.inference.api import InferenceHandler, InferenceRoutes
+from remuda.gateway.openai.api import OpenAiApi
+from remuda.gateway.services import Inference, Services
+
+
+def inference_routes(
+    elsewhere: ASGIApp, services: Services, inference: Inference, clock: Clock
+) -> InferenceRoutes:
+    """A path that several APIs cover is the first one's."""
+    admission = Admission(services.access, services.keyring, inference.tables, services.console.sessions)
+    handler = InferenceHandler(inference, admission, clock, f"req-{services.entropy.uuid()[:13]}-")
+    return InferenceRoutes(elsewhere, handler, (OpenAiApi(admission, inference.refresh_models),))

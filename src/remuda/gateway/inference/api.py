@@ -1,0 +1,198 @@
+"""Requests that a model is to answer leave the way of all others here. Each is admitted (who asks, what for,
+of which model), answered, counted and logged, in whichever API it came.
+
+Nothing here waits for anything but the client and the replica that answers.
+"""
+
+import asyncio
+import re
+from collections.abc import Mapping, Sequence
+from itertools import count
+from typing import Final
+
+import anyio
+import structlog
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from remuda.accounts.keys import ApiKey
+from remuda.core.clock import Clock
+from remuda.core.errors import Internal, RemudaError
+from remuda.core.log import masked
+from remuda.gateway.client_response import CLIENT_GONE, ClientGone, ClientResponse
+from remuda.gateway.inference.admission import Admission
+from remuda.gateway.inference.bodies import Bodies, check_complexity, parsed
+from remuda.gateway.inference.endpoint import ApiEndpoint, ClientApi, IncomingRequest
+from remuda.gateway.inference.request_records import RequestLog
+from remuda.gateway.requests_under_way import FrontendStopping
+from remuda.gateway.server import line_of
+from remuda.gateway.services import Inference
+from remuda.inference.answers import AnswerSink
+from remuda.inference.large_bodies import CHEAP_BYTES_MAX, Slicer
+from remuda.inference.model import InferenceCall
+from remuda.router.loading import ModelUnknown
+from remuda.router.table import RoutedModel
+
+log = structlog.get_logger()
+_SHOW_NODE: Final = b"x-remuda-show-node"  # By which an admin asks whose answer it is.
+_SANE_ID: Final = re.compile(r"[\w.:/+=-]{1,128}", re.ASCII)
+
+
+class InferenceHandler:
+    """Answers requests to endpoints, of every API."""
+
+    def __init__(self, inference: Inference, admission: Admission, clock: Clock, id_prefix: str) -> None:
+        self._dispatcher = inference.dispatcher
+        self._running = inference.running
+        self._figures = inference.figures
+        self._expose_node = inference.expose_node
+        self._refresh_models = inference.refresh_models
+        self._bodies = Bodies(inference.body_bytes_max)
+        self._admission = admission
+        self._clock = clock
+        self._log = RequestLog(clock)
+        self._slicer = Slicer(clock)
+        self._id_prefix = id_prefix
+        self._ids = count(1)
+
+    async def __call__(self, endpoint: ApiEndpoint, scope: Scope, receive: Receive, send: Send) -> None:
+        headers, line = dict(scope["headers"]), line_of(scope)
+        response = ClientResponse(
+            endpoint.kind,
+            self.request_id(headers),
+            send,
+            line,
+            self._clock,
+            endpoint.format,
+            expose_node=self._expose_node,
+        )
+        self._running.began(response)
+        if line is not None:
+            line.when_lost = response.leave
+        try:
+            await self._run(IncomingRequest(endpoint, headers, receive, line, response))
+        except ClientGone:
+            response.status = CLIENT_GONE
+        finally:
+            if line is not None:
+                line.when_lost = None
+            self._running.ended(response)
+            self._bodies.forget(response)
+            ended_s = self._clock.monotonic()
+            self._figures.answered(response, ended_s)
+            self._log.answered(response, ended_s)
+
+    def request_id(self, headers: Mapping[bytes, bytes]) -> str:
+        """The client's own, if it can go into a header and a log line; else a new one."""
+        given = headers.get(b"x-request-id", b"").decode("latin-1")
+        if given and _SANE_ID.fullmatch(given) and masked(given) == given:
+            return given
+        return f"{self._id_prefix}{next(self._ids):x}"
+
+    async def _run(self, request: IncomingRequest) -> None:
+        """Answer, unless the response is ended before."""
+        response = request.response
+        try:
+            await self._answer(request)
+        except asyncio.CancelledError:
+            if not response.interrupted():
+                raise
+            if response.ended_by is None:
+                raise ClientGone from None
+            await response.fail(response.ended_by)
+
+    async def _answer(self, request: IncomingRequest) -> None:
+        response = request.response
+        try:
+            call, sink = await self._admit(request)
+            if request.line is not None:
+                await self._dispatcher.answer(call, sink, response.routing, response.meanwhile)
+            else:
+                await self._answer_watching(call, sink, request)
+            await response.finish()
+        except RemudaError as error:
+            await response.fail(error)
+        except ClientGone:
+            raise
+        except Exception as bug:
+            log.error("inference_failed", request_id=response.request_id, exc_info=bug)
+            await response.fail(Internal("internal error; the frontend's log has the details"))
+
+    async def _admit(self, request: IncomingRequest) -> tuple[InferenceCall, AnswerSink]:
+        if self._running.stopping:
+            raise FrontendStopping("this frontend is stopping", hint="ask again: another one may answer")
+        endpoint, response = request.endpoint, request.response
+        key = self._admission.asker(request.headers)
+        if key is not None:
+            response.caller = key.name
+        if _SHOW_NODE in request.headers and self._admission.may_see_nodes(key):
+            response.expose_node = True
+        body = await self._bodies.read(request)
+        cheap = len(body) <= CHEAP_BYTES_MAX
+        known = endpoint.parse(body) if cheap else await parsed(endpoint, body, self._slicer)
+        await self._slicer.run(check_complexity(known.request))
+        entry = await self._model(known.request.model, key)
+        response.model = entry.config.id
+        call = InferenceCall(
+            endpoint.kind,
+            known.request,
+            known.openai_body(body),
+            entry.config,
+            response.request_id,
+            int(self._clock.now().timestamp()),
+            response.tally,
+            entry.context,
+        )
+        response.stream = call.stream
+        return call, known.sink(call, response, self._slicer)
+
+    async def _model(self, name: str, key: ApiKey | None) -> RoutedModel:
+        """One that was added on another frontend a moment ago is not unknown."""
+        try:
+            return self._admission.model(name, key)
+        except ModelUnknown:
+            await self._refresh_models()
+            return self._admission.model(name, key)
+
+    async def _answer_watching(self, call: InferenceCall, sink: AnswerSink, request: IncomingRequest) -> None:
+        """Under a server that is not ours: it tells only those who ask that the client is gone."""
+        response, failure = request.response, None
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(_watch, request)
+            try:
+                await self._dispatcher.answer(call, sink, response.routing, response.meanwhile)
+            except (RemudaError, ClientGone) as error:
+                failure = error
+            tasks.cancel_scope.cancel()
+        if failure is not None:
+            raise failure
+
+
+async def _watch(request: IncomingRequest) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+    request.response.leave()
+
+
+class InferenceRoutes:
+    """What the APIs for inference cover is answered here; everything else passes on to `elsewhere`."""
+
+    def __init__(self, elsewhere: ASGIApp, handler: InferenceHandler, apis: Sequence[ClientApi]) -> None:
+        self._elsewhere = elsewhere
+        self._handler = handler
+        self._apis = apis
+        self._endpoints = {path: endpoint for api in apis for path, endpoint in api.endpoints.items()}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._elsewhere(scope, receive, send)
+            return
+        endpoint = self._endpoints.get(scope["path"])
+        if endpoint is not None and scope["method"] == "POST":
+            await self._handler(endpoint, scope, receive, send)
+            return
+        api = next((api for api in self._apis if api.covers(scope)), None)
+        if api is None:
+            await self._elsewhere(scope, receive, send)
+        else:
+            request_id = self._handler.request_id(dict(scope["headers"]))
+            await api.respond(scope, receive, send, request_id)
