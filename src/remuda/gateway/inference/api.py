@@ -21,7 +21,7 @@ from remuda.core.log import masked
 from remuda.gateway.client_response import CLIENT_GONE, ClientGone, ClientResponse
 from remuda.gateway.inference.admission import Admission
 from remuda.gateway.inference.bodies import Bodies, check_complexity, parsed
-from remuda.gateway.inference.endpoint import ApiEndpoint, ClientApi, IncomingRequest
+from remuda.gateway.inference.endpoint import ApiEndpoint, ClientApi, IncomingRequest, ReadyAnswer
 from remuda.gateway.inference.request_records import RequestLog
 from remuda.gateway.requests_under_way import FrontendStopping
 from remuda.gateway.server import line_of
@@ -103,7 +103,12 @@ class InferenceHandler:
     async def _answer(self, request: IncomingRequest) -> None:
         response = request.response
         try:
-            call, sink = await self._admit(request)
+            admitted = await self._admit(request)
+            if isinstance(admitted, ReadyAnswer):
+                headers = ((b"content-type", admitted.content_type),)
+                await response.answer(admitted.status, headers, admitted.body)
+                return
+            call, sink = admitted
             if request.line is not None:
                 await self._dispatcher.answer(call, sink, response.routing, response.meanwhile)
             else:
@@ -117,7 +122,7 @@ class InferenceHandler:
             log.error("inference_failed", request_id=response.request_id, exc_info=bug)
             await response.fail(Internal("internal error; the frontend's log has the details"))
 
-    async def _admit(self, request: IncomingRequest) -> tuple[InferenceCall, AnswerSink]:
+    async def _admit(self, request: IncomingRequest) -> tuple[InferenceCall, AnswerSink] | ReadyAnswer:
         if self._running.stopping:
             raise FrontendStopping("this frontend is stopping", hint="ask again: another one may answer")
         endpoint, response = request.endpoint, request.response
@@ -129,9 +134,14 @@ class InferenceHandler:
         body = await self._bodies.read(request)
         cheap = len(body) <= CHEAP_BYTES_MAX
         known = endpoint.parse(body) if cheap else await parsed(endpoint, body, self._slicer)
-        await self._slicer.run(check_complexity(known.request))
         entry = await self._model(known.request.model, key)
         response.model = entry.config.id
+        if endpoint.prepare is not None:
+            prepared = await endpoint.prepare(known, request, body, key)
+            if isinstance(prepared, ReadyAnswer):
+                return prepared
+            known = prepared
+        await self._slicer.run(check_complexity(known.request))
         call = InferenceCall(
             endpoint.kind,
             known.request,

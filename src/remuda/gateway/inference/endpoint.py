@@ -7,8 +7,9 @@ from typing import Protocol
 import msgspec
 from starlette.types import Receive, Scope, Send
 
+from remuda.accounts.keys import ApiKey
 from remuda.gateway.client_response import ApiFormat, ClientResponse, ErrorBody
-from remuda.gateway.inference.text_sinks import ResponseSink
+from remuda.gateway.inference.text_sinks import JSON, ResponseSink
 from remuda.gateway.server import ClientConnection
 from remuda.inference.answers import AnswerSink
 from remuda.inference.large_bodies import Slicer
@@ -35,6 +36,22 @@ class ParsedRequest(Protocol):
         ...
 
 
+class ReadyAnswer(msgspec.Struct, frozen=True):
+    """A whole answer for which no model is needed."""
+
+    body: bytes
+    content_type: bytes = JSON
+    status: int = 200
+
+
+class Prepare(Protocol):
+    """What an endpoint still has to look up, once it is known who asks, and for which model."""
+
+    async def __call__(
+        self, known: ParsedRequest, request: "IncomingRequest", body: bytes, key: ApiKey | None
+    ) -> ParsedRequest | ReadyAnswer: ...
+
+
 @dataclass(frozen=True, slots=True)
 class ApiEndpoint:
     """A path to which requests for an answer of a model are posted."""
@@ -45,6 +62,8 @@ class ApiEndpoint:
     """What is read of a body, for the API's description."""
     parse: Callable[[bytes], ParsedRequest]
     """The request in a body; InvalidField says what is wrong with it."""
+    prepare: Prepare | None = None
+    """None: a parsed request is all there is to it."""
 
 
 class IncomingRequest(msgspec.Struct, frozen=True):
