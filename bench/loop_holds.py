@@ -111,7 +111,7 @@ def _parsed(path: str, body: bytes) -> Sliced[object]:
 
 
 def _chat(body: bytes, config: Mapping[str, object]) -> Sliced[object]:
-    request = CHAT.parse(body)
+    request = CHAT.parse(body).request
     assert isinstance(request, requests.ChatRequest)
     model = ModelConfig.model_validate({"name": "m", "parameters": {"model": "m.bin"}, **config})
     call = InferenceCall(RequestKind.CHAT, request, body, model, "r1", 0)

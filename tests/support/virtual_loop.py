@@ -3,9 +3,12 @@
 import asyncio
 import math
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import anyio
+
+if TYPE_CHECKING:
+    from _typeshed import FileDescriptorLike
 
 T = TypeVar("T")
 
@@ -49,6 +52,13 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     def _write_to_self(self) -> None:
         return None
+
+    def add_reader(self, fd: "FileDescriptorLike", callback: Callable[..., object], *args: object) -> None:
+        """Nothing is ever readable here. Without this anyio would watch it from a thread of its own, whose
+        time is not this loop's."""
+
+    def remove_reader(self, fd: "FileDescriptorLike") -> bool:
+        return True
 
 
 def run_virtually(main: Callable[[], Awaitable[T]]) -> T:

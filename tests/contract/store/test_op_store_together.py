@@ -138,8 +138,9 @@ async def test_what_is_under_way_moves_on_while_many_wishes_wait(
         for number in range(300):
             tasks.start_soon(submit, number)
         await wait_until(lambda: taken)  # All were in the queue before the first was served.
+        before = len(taken)
         await begin(op_store, "first")
-        assert len(taken) < 100
+        assert len(taken) - before < 100
 
 
 async def test_nodes_removed_while_their_steps_move_leave_nothing_undone(

@@ -329,7 +329,7 @@ async def test_tens_of_lives_leave_no_file_and_no_child(yard: Yard, tens: int) -
                 tasks.start_soon(one_life, 10 * ten + index)
     assert yard.left() == []
     assert len(psutil.Process().children()) == children
-    assert open_files() == files
+    assert open_files() <= files  # Fewer where those of an earlier test are closed only now.
 
 
 # Ports and folders
