@@ -57,6 +57,7 @@ from remuda.scheduler.unloader import Unloader
 from remuda.scheduler.upkeep import DriftRepair, Upkeep, UpkeepPolicy
 from remuda.scheduler.upkeep_rules import unloads_at
 from remuda.scheduler.worker_calls import BusWorker
+from remuda.store.benchmarks import SqlBenchmarkStore
 from remuda.store.replicas import SqlModelStore, SqlReplicaStore
 from remuda.upstreams.grpc.engine import GrpcEngine
 from remuda.upstreams.grpc.upstream import GrpcTimeouts, GrpcUpstream, SharedTranslation
@@ -313,6 +314,7 @@ class ServingRig:
             GivenFiles(ground.models_path, ground.tokens.model_files, ground.parts.clock),
             self._room,
             self._prospects(installs, placing),
+            SqlBenchmarkStore(ground.parts.database),
             self._told.heard,
             self._stored,
         )

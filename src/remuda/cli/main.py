@@ -13,6 +13,7 @@ from remuda import __version__
 from remuda.cli import (
     backend_register,
     backends,
+    bench,
     chat,
     completion,
     config,
@@ -279,6 +280,7 @@ for verb in (
     model_installs.named(model_installs.remove, "rm", "remuda rm qwen3-8b"),
     model_installs.named(models.unload_model, "stop", "remuda stop qwen3-8b"),
     chat.chat,
+    bench.command,
     join_line.command,
     leave.command,
     logs.command,

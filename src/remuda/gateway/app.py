@@ -16,6 +16,7 @@ from remuda.core.field_errors import field_error
 from remuda.gateway import home, model_files, nodes, openapi, probes
 from remuda.gateway.admin import (
     backends,
+    benchmarks,
     model_edits,
     model_galleries,
     model_installs,
@@ -53,6 +54,7 @@ _ROUTERS = (
     model_galleries.routes,
     model_installs.routes,
     model_uploads.routes,
+    benchmarks.routes,
     models.routes,  # Before those for nodes, whose ids would take /api/nodes/models.
     admin_nodes.routes,
     node_disk.routes,

@@ -37,6 +37,7 @@ from remuda.router.cold_path import ModelRefresh, nothing_new
 from remuda.router.dispatch import RequestDispatcher
 from remuda.router.live_table import Tables
 from remuda.router.loading import LoadStatus
+from remuda.scheduler.benchmarks import BenchmarkStore
 from remuda.scheduler.file_room import FileRoom
 from remuda.scheduler.model import Replica
 from remuda.scheduler.model_edits import ModelEdits
@@ -133,6 +134,7 @@ class Serving:
     files: GivenFiles
     room: FileRoom
     prospects: Prospects
+    benchmarks: BenchmarkStore
     staging_elsewhere: Callable[[], Sequence[StagingStatus]]  # As other frontends on the bus have told it.
     storage: ModelStorage | None = None  # None: no object storage is configured.
     node_views: ObservedNodes = field(default_factory=ObservedNodes)  # Reports, parsed once.

@@ -36,8 +36,10 @@ class WaitLimits:
 
 @dataclass(slots=True)
 class RoutingRecord:
-    """What became of a request, for the log and the figures."""
+    """What became of a request, for the log and the figures. `node`: the only one, by its name, that may
+    answer; empty: any."""
 
+    node: str = ""
     route: Route | None = None  # The replica that answered, or was tried last.
     tried: list[Route] = field(default_factory=list)
     failures: list[UpstreamFailed] = field(default_factory=list)  # Of those tried, before any answer.
@@ -168,22 +170,26 @@ class RequestDispatcher:
 
     def _open_to(self, model: str, routing: RoutingRecord) -> Sequence[Route]:
         """Not those that have failed this very request."""
-        entry = self._tables.now.models.get(model)
-        routes = () if entry is None else entry.routes
+        routes = self._on_wanted_node(model, routing)
         if not routing.tried:
             return routes
         tried = Counter(route.id for route in routing.tried)
         tried.subtract(route.id for route in routing.recovered)
         return [route for route in routes if tried[route.id] <= 0]
 
+    def _on_wanted_node(self, model: str, routing: RoutingRecord) -> Sequence[Route]:
+        entry = self._tables.now.models.get(model)
+        routes = () if entry is None else entry.routes
+        return [route for route in routes if route.node_name == routing.node] if routing.node else routes
+
     def _reopened(self, model: str, routing: RoutingRecord) -> bool:
         """Whether some replica is open to this request. One that was found gone and is in the table again was
         out of reach for a while, and counts as another: once."""
         if self._open_to(model, routing):
             return True
-        entry = self._tables.now.models.get(model)
         before = {route.id for route in routing.recovered}
-        routing.recovered += [route for route in (entry.routes if entry else ()) if route.id not in before]
+        routes = self._on_wanted_node(model, routing)
+        routing.recovered += [route for route in routes if route.id not in before]
         return bool(self._open_to(model, routing))
 
     async def _wait_for_slot(self, model: str, routing: RoutingRecord, meanwhile: Meanwhile) -> Route:
@@ -208,6 +214,9 @@ class RequestDispatcher:
             if model not in self._tables.now.models:
                 raise ModelUnknown(f"the model {model!r} was removed")
             if not self._reopened(model, routing):
+                if routing.node:
+                    await self._require_on_node(model, routing, changed)
+                    continue
                 left_s = 0.0 if too_many else self._left_to_load(began_s)
                 await self._loading.bring(model, left_s, meanwhile)
                 if not self._reopened(model, routing):
@@ -225,6 +234,14 @@ class RequestDispatcher:
                 seat_by_s = seat_by_s or self._clock.monotonic() + self._waits.seat_s
                 if (route := await self._in_line(model, routing, seat_by_s)) is not None:
                     return route
+
+    async def _require_on_node(self, model: str, routing: RoutingRecord, changed: anyio.Event) -> None:
+        """NoCapacity unless the table is about to have it: another frontend may have loaded it just now.
+        Nothing is loaded for a request that names its node: it wants to know how that one does now."""
+        if not routing.failures:
+            await self._change_of_table(changed)
+        if not self._open_to(model, routing):
+            raise _not_there(model, routing)
 
     def _left_to_load(self, began_s: float) -> float | None:
         if self._waits.load_s is None:
@@ -280,6 +297,14 @@ def _no_other(model: str, routing: RoutingRecord) -> NoCapacity:
     reason = f"; the last failure: {routing.failures[-1].message}" if routing.failures else ""
     return NoCapacity(
         f"every replica of {model} has failed this request{reason}", hint="try again in a while"
+    )
+
+
+def _not_there(model: str, routing: RoutingRecord) -> NoCapacity:
+    reason = f"; its failure: {routing.failures[-1].message}" if routing.failures else ""
+    return NoCapacity(
+        f"{model} has no replica on the node {routing.node}{reason}",
+        hint="`remuda models ps` shows where it is loaded",
     )
 
 

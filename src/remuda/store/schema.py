@@ -8,6 +8,7 @@ from sqlalchemy import (
     Boolean,
     Column,
     Dialect,
+    Double,
     ForeignKey,
     ForeignKeyConstraint,
     Index,
@@ -28,7 +29,7 @@ from remuda.ops.ports import Progress
 from remuda.store.ops_codec import Document, StoredReason, StoredSource, StoredStepReason
 from remuda.wire.nodes import InstalledArtifact
 
-SCHEMA_VERSION = 21
+SCHEMA_VERSION = 22
 """What this release writes. Counts up with each migration."""
 
 MIN_COMPATIBLE_VERSION = 1
@@ -367,6 +368,26 @@ models = Table(
     Column("manifest", Document(Manifest)),  # Of a model whose files the fleet has brought.
     Column("kept_by", Text, nullable=False, server_default=""),  # The frontend that fetched them.
     UniqueConstraint("subject_token", name="models_subject_token_key"),
+)
+
+benchmarks = Table(
+    "benchmarks",
+    metadata,
+    Column("id", _Serial, primary_key=True),
+    Column("model", Text, nullable=False, index=True),
+    Column("node_name", Text, nullable=False),
+    Column("streams", Integer, nullable=False),
+    Column("requests", Integer, nullable=False),
+    Column("failed", Integer, nullable=False),
+    Column("prompt_tokens", BigInteger, nullable=False),
+    Column("completion_tokens", BigInteger, nullable=False),
+    Column("first_token_ms", Double, nullable=False),
+    Column("first_token_p95_ms", Double, nullable=False),
+    Column("tokens_per_s", Double, nullable=False),
+    Column("prompt_tokens_per_s", Double, nullable=False),
+    Column("revision", Text, nullable=False),
+    Column("backend", Text, nullable=False),
+    Column("measured_at", Instant, nullable=False),
 )
 
 schema_info = Table(  # One row: what the newest release that migrated this database said about itself.

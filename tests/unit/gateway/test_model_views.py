@@ -76,6 +76,7 @@ SERVING = Serving(  # Only what a view asks for.
     files=None,  # type: ignore[arg-type]
     room=None,  # type: ignore[arg-type]
     prospects=None,  # type: ignore[arg-type]
+    benchmarks=None,  # type: ignore[arg-type]
     staging_elsewhere=list,
 )
 

@@ -9,6 +9,7 @@ import pytest
 from msgspec import structs
 
 from remuda.core.clock import SystemClock
+from remuda.core.errors import NoCapacity
 from remuda.core.ids import NodeId, ReplicaKey
 from remuda.inference.answers import AnswerFormat, AnswerSink
 from remuda.inference.failures import Fault, UpstreamFailed
@@ -141,8 +142,10 @@ class House:
     def script(self, index: int, *script: str) -> Replica:
         return self.replicas.setdefault(f"n{index}", Replica(*script))
 
-    async def ask(self, client: RelayedClient | None = None) -> tuple[RelayedClient, RoutingRecord]:
-        client, routing = client or RelayedClient(), RoutingRecord()
+    async def ask(
+        self, client: RelayedClient | None = None, *, node: str = ""
+    ) -> tuple[RelayedClient, RoutingRecord]:
+        client, routing = client or RelayedClient(), RoutingRecord(node)
 
         async def meanwhile(status: LoadStatus) -> None:
             self.waited_for.append(status.waits_for)
@@ -250,6 +253,22 @@ async def test_model_is_loaded_again_for_a_request_only_once() -> None:
         await house.ask()
 
     assert house.loads.brought == 1
+
+
+async def test_request_for_one_node_is_answered_by_none_other() -> None:
+    house = House(*(route(index) for index in range(3)))
+    for _ in range(3):
+        _, routing = await house.ask(node="n1")
+        assert routing.route == route(1)
+    house.replicas["n1"].script = ["refuse connection"] * 2
+    house.loads.is_gone = True
+    with pytest.raises(NoCapacity, match="qwen has no replica on the node n1; its failure: nobody listens"):
+        await house.ask(node="n1")
+    with pytest.raises(NoCapacity, match="no replica on the node attic"):
+        await house.ask(node="attic")
+
+    assert list(house.replicas) == ["n1"]
+    assert house.loads.brought == 0
 
 
 async def test_files_of_a_request_go_to_the_worker_of_the_replica_that_is_tried() -> None:

@@ -80,6 +80,15 @@ class Admission:
         """Which machine answered is for admins; on loopback everyone is one."""
         return not self._keys_required or (key is not None and key.scope is KeyScope.ADMIN)
 
+    def chosen_node(self, name: bytes, key: ApiKey | None) -> str:
+        """The node, by its name, that alone may answer. Forbidden to those who may not see nodes."""
+        if not self.may_see_nodes(key):
+            raise Forbidden(
+                "X-Remuda-Node chooses the node that answers, which takes a key of the scope admin",
+                hint="leave the header out",
+            )
+        return name.decode("latin-1").strip()
+
     def model(self, name: str, key: ApiKey | None) -> RoutedModel:
         """The model of this name. ModelUnknown with similar names; Forbidden if the key is not for it."""
         models = self._tables.now.models

@@ -34,6 +34,7 @@ from remuda.router.table import RoutedModel
 
 log = structlog.get_logger()
 _SHOW_NODE: Final = b"x-remuda-show-node"  # By which an admin asks whose answer it is.
+_ONLY_NODE: Final = b"x-remuda-node"  # By which an admin says whose answer it is to be.
 _SANE_ID: Final = re.compile(r"[\w.:/+=-]{1,128}", re.ASCII)
 
 
@@ -131,6 +132,8 @@ class InferenceHandler:
             response.caller = key.name
         if _SHOW_NODE in request.headers and self._admission.may_see_nodes(key):
             response.expose_node = True
+        if (node := request.headers.get(_ONLY_NODE)) is not None:
+            response.routing.node = self._admission.chosen_node(node, key)
         body = await self._bodies.read(request)
         cheap = len(body) <= CHEAP_BYTES_MAX
         known = endpoint.parse(body) if cheap else await parsed(endpoint, body, self._slicer)
