@@ -44,8 +44,14 @@ class FinishReason(StrEnum):
 
 
 class Usage(NamedTuple):
+    """What an answer took. None: the backend does not say."""
+
     prompt_tokens: int = 0
     completion_tokens: int = 0
+    cached_tokens: int | None = None  # Of the prompt: known from an earlier one, so not computed again.
+    reasoning_tokens: int | None = None  # Of the completion.
+    prompt_ms: float | None = None  # For reading the prompt.
+    completion_ms: float | None = None  # For writing the answer. Of several answers neither is told.
 
     @property
     def total_tokens(self) -> int:

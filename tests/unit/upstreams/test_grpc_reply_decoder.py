@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remuda.inference.answers import Delta
+from remuda.inference.answers import Delta, Usage
 from remuda.rpc import backend_pb2 as pb
 from remuda.upstreams.grpc.predict_request import ToolCallSearch
 from remuda.upstreams.grpc.reply_decoder import ReplyDecoder, Runes
@@ -55,6 +55,19 @@ def test_deltas_that_come_together_are_joined() -> None:
 
 def test_a_delta_without_words_leaves_the_text_in_force() -> None:
     assert _content(ReplyDecoder(), pb.Reply(message=b"hi", chat_deltas=[pb.ChatDelta()])) == "hi"
+
+
+def test_how_long_it_took_is_known_from_the_reply_that_counts() -> None:
+    decoder = ReplyDecoder()
+
+    decoder.decode(pb.Reply(message=b"hi"))
+    assert decoder.usage == Usage()
+    decoder.decode(
+        pb.Reply(tokens=2, prompt_tokens=3, timing_prompt_processing=1.5, timing_token_generation=20)
+    )
+    decoder.decode(pb.Reply(message=b"."))
+
+    assert decoder.usage == Usage(3, 2, None, None, 1.5, 20)
 
 
 def test_probabilities_are_told_only_when_asked_for() -> None:

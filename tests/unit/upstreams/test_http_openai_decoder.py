@@ -165,6 +165,40 @@ def test_a_whole_answer_has_a_part_for_each_choice() -> None:
     assert usage is None
 
 
+_COUNTS = {
+    "prompt_tokens": 9,
+    "completion_tokens": 4,
+    "prompt_tokens_details": {"cached_tokens": 7},
+    "completion_tokens_details": {"reasoning_tokens": 3},
+}
+_TIMINGS = {"cache_n": 6, "prompt_n": 2, "prompt_ms": 1.5, "predicted_n": 4, "predicted_ms": 20}
+
+
+def test_what_a_server_tells_beside_its_counts_is_known() -> None:
+    told = {"usage": _COUNTS, "timings": _TIMINGS}
+    _, decoder = _decoded(_event(choices=[], **told) + _event(choices=[]))
+
+    assert decoder.usage == Usage(9, 4, 7, 3, 1.5, 20)
+    assert whole_text(json.dumps(told).encode())[1] == decoder.usage
+
+
+def test_the_cached_part_of_a_prompt_is_known_from_timings_alone() -> None:
+    counts = {"prompt_tokens": 9, "completion_tokens": 4}
+
+    _, usage = whole_text(json.dumps({"usage": counts, "timings": _TIMINGS}).encode())
+
+    assert usage == Usage(9, 4, 6, None, 1.5, 20)
+
+
+@pytest.mark.parametrize("garbage", [None, "x", 7, [], {"cached_tokens": -1, "prompt_ms": "x"}])
+def test_details_that_nobody_can_read_are_left_out(garbage: object) -> None:
+    told = {"usage": {"prompt_tokens": 9, "prompt_tokens_details": garbage}, "timings": garbage}
+
+    _, usage = whole_text(json.dumps(told).encode())
+
+    assert usage == Usage(9, 0)
+
+
 def test_vectors_are_in_order_and_tokens_counted() -> None:
     body = b'{"data":[{"index":1,"embedding":[2]},{"index":0,"embedding":[1]}],"usage":{"total_tokens":5}}'
 

@@ -122,7 +122,7 @@ class ChatRenderer:
     def whole(self, choices: Sequence[Choice], usage: Usage) -> bytes:
         rendered = b",".join(_chat_choice(index, choice) for index, choice in enumerate(choices))
         head = _head(self._call, "chatcmpl", "chat.completion", self._model)
-        return b'%b,"choices":[%b],"usage":%b}' % (head, rendered, _usage(usage))
+        return b'%b,"choices":[%b],%b}' % (head, rendered, _usage(usage))
 
     def _opening(self, index: int) -> bytes:
         start = self._starts[index] = b'%b,"choices":[{"index":%d,"delta":{' % (self._head, index)
@@ -180,7 +180,7 @@ class CompletionRenderer:
     def whole(self, choices: Sequence[Choice], usage: Usage) -> bytes:
         rendered = b",".join(self._choice(index, choice) for index, choice in enumerate(choices))
         head = _head(self._call, "cmpl", "text_completion", self._model)
-        return b'%b,"choices":[%b],"usage":%b}' % (head, rendered, _usage(usage))
+        return b'%b,"choices":[%b],%b}' % (head, rendered, _usage(usage))
 
     def _opening(self, index: int) -> bytes:
         self._sent_chars[index] = 0
@@ -253,15 +253,54 @@ def _head(call: InferenceCall, prefix: str, kind: str, model: str) -> bytes:
 
 
 def _usage_event(head: bytes, usage: Usage) -> bytes:
-    return b'%b,"choices":[],"usage":%b}' % (head, _usage(usage)) + EVENT_END
+    return b'%b,"choices":[],%b}' % (head, _usage(usage)) + EVENT_END
 
 
 def _usage(usage: Usage) -> bytes:
-    return b'{"prompt_tokens":%d,"completion_tokens":%d,"total_tokens":%d}' % (
+    """Members of an answer. What is not known is left out."""
+    cached, reasoning = usage.cached_tokens, usage.reasoning_tokens
+    return b'"usage":{"prompt_tokens":%d,"completion_tokens":%d,"total_tokens":%d%b%b}%b' % (
         usage.prompt_tokens,
         usage.completion_tokens,
         usage.total_tokens,
+        b"" if cached is None else b',"prompt_tokens_details":{"cached_tokens":%d}' % cached,
+        b"" if reasoning is None else b',"completion_tokens_details":{"reasoning_tokens":%d}' % reasoning,
+        b"" if usage.prompt_ms is None or usage.completion_ms is None else _timings(usage),
     )
+
+
+class _Timings(msgspec.Struct):
+    """As clients of llama.cpp know them."""
+
+    prompt_n: int  # Tokens that were computed.
+    prompt_ms: float
+    prompt_per_token_ms: float
+    prompt_per_second: float
+    predicted_n: int
+    predicted_ms: float
+    predicted_per_token_ms: float
+    predicted_per_second: float
+    cache_n: int | msgspec.UnsetType = msgspec.UNSET
+
+
+def _timings(usage: Usage) -> bytes:
+    read = usage.prompt_tokens - (usage.cached_tokens or 0)
+    prompt_ms, completion_ms = usage.prompt_ms or 0.0, usage.completion_ms or 0.0
+    timings = _Timings(
+        read,
+        prompt_ms,
+        *_rates(read, prompt_ms),
+        usage.completion_tokens,
+        completion_ms,
+        *_rates(usage.completion_tokens, completion_ms),
+        msgspec.UNSET if usage.cached_tokens is None else usage.cached_tokens,
+    )
+    return b',"timings":' + _encode(timings)
+
+
+def _rates(tokens: int, took_ms: float) -> tuple[float, float]:
+    """Milliseconds for each token, tokens in a second; 0 where there is nothing to divide by."""
+    return (took_ms / tokens if tokens else 0.0, tokens * 1000 / took_ms if took_ms else 0.0)
 
 
 def _chat_choice(index: int, choice: Choice) -> bytes:

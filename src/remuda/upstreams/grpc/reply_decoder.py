@@ -104,6 +104,9 @@ class Runes:
         return text
 
 
+_UNCOUNTED: Final = pb.Reply()
+
+
 class ReplyDecoder:
     """One answer. `hold_suspect_text`: a reply that is mere text may be the words of an error whose status is
     to follow, as llama.cpp sends them, so it is told only when something else has come. `reading`: tool calls
@@ -122,6 +125,7 @@ class ReplyDecoder:
     ) -> None:
         self._prompt_tokens = 0
         self._completion_tokens = 0
+        self._counted = _UNCOUNTED  # The last reply that counts tokens: durations stand beside.
         self._context = context
         self._tokens_max = tokens_max
         self._hold_suspect_text = hold_suspect_text
@@ -138,7 +142,9 @@ class ReplyDecoder:
 
     def decode(self, reply: pb.Reply) -> Delta | None:
         """None: a sign of life, no more."""
-        self._completion_tokens = reply.tokens or self._completion_tokens
+        if tokens := reply.tokens:
+            self._completion_tokens = tokens
+            self._counted = reply
         self._prompt_tokens = reply.prompt_tokens or self._prompt_tokens
         message = self._trusted(reply) if self._hold_suspect_text else reply.message
         content = reasoning = ""
@@ -178,7 +184,14 @@ class ReplyDecoder:
 
     @property
     def usage(self) -> Usage:
-        return Usage(self._prompt_tokens, self._completion_tokens)
+        counted = self._counted
+        prompt_ms, completion_ms = counted.timing_prompt_processing, counted.timing_token_generation
+        return Usage(
+            self._prompt_tokens,
+            self._completion_tokens,
+            prompt_ms=prompt_ms or None,
+            completion_ms=completion_ms or None,
+        )
 
     @property
     def finish_reason(self) -> FinishReason:

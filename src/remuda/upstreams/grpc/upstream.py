@@ -89,6 +89,7 @@ class TextGenerator:
         self._timeouts = timeouts
         self._prompt_tokens: dict[int, int] = {}
         self._completion_tokens = 0
+        self._usage = Usage()  # Of the answer that ended last.
 
     async def run(self, generations: Sequence[GenerationRequest]) -> None:
         """Generate all answers: streamed if the client asked for it."""
@@ -97,8 +98,9 @@ class TextGenerator:
         one = self._stream if self._call.stream or bound else self._whole
         if len(generations) == 1:  # As nearly always.
             await one(0, generations[0])
-        else:
-            await side_by_side([partial(one, *numbered) for numbered in enumerate(generations)])
+            await self._sink.end(self._usage)
+            return
+        await side_by_side([partial(one, *numbered) for numbered in enumerate(generations)])
         tally = self._call.tally
         await self._sink.end(Usage(tally.prompt_tokens, tally.completion_tokens))
 
@@ -147,6 +149,7 @@ class TextGenerator:
 
     def _count(self, generation: GenerationRequest, usage: Usage) -> None:
         """A prompt counts once, however many answers it gets."""
+        self._usage = usage
         known = self._prompt_tokens.get(generation.prompt, 0)
         self._prompt_tokens[generation.prompt] = max(known, usage.prompt_tokens)
         self._completion_tokens += usage.completion_tokens

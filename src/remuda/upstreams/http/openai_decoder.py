@@ -17,6 +17,7 @@ from remuda.upstreams.http.refusals import in_words
 EVENT_BYTES_MAX: Final = 8 << 20
 _DONE: Final = "[DONE]"
 _ABSENT: Final = (b"", b"null")
+_NONE: Final = msgspec.Raw(b"")
 _FINISH_REASONS: Final[Mapping[str, FinishReason]] = {
     "length": FinishReason.LENGTH,
     "tool_calls": FinishReason.TOOL_CALLS,
@@ -59,7 +60,7 @@ class _Choice(msgspec.Struct):
     delta: _Message | None = None
     message: _Message | None = None
     text: str | None = None
-    logprobs: msgspec.Raw = msgspec.Raw(b"")
+    logprobs: msgspec.Raw = _NONE
     finish_reason: str | None = None
 
 
@@ -67,12 +68,23 @@ class _Usage(msgspec.Struct):
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     total_tokens: int | None = None
+    prompt_tokens_details: msgspec.Raw = _NONE
+    completion_tokens_details: msgspec.Raw = _NONE
+
+
+class _Timings(msgspec.Struct):
+    """llama.cpp's."""
+
+    prompt_ms: float | None = None
+    predicted_ms: float | None = None
+    cache_n: int | None = None
 
 
 class _TextAnswer(msgspec.Struct):
     choices: list[_Choice] | None = None
     usage: _Usage | None = None
-    error: msgspec.Raw = msgspec.Raw(b"")
+    error: msgspec.Raw = _NONE
+    timings: msgspec.Raw = _NONE
 
 
 class _Embedding(msgspec.Struct):
@@ -111,6 +123,8 @@ _text_answer: Final = msgspec.json.Decoder(_TextAnswer)
 _embedding_list: Final = msgspec.json.Decoder(_EmbeddingList)
 _ranking: Final = msgspec.json.Decoder(_Ranking)
 _vector: Final = msgspec.json.Decoder(list[float])
+_details: Final = msgspec.json.Decoder(dict[str, object])
+_timings: Final = msgspec.json.Decoder(_Timings)
 _logprobs: Final = msgspec.json.Decoder(_ChatLogprobs)
 _columns: Final = msgspec.json.Decoder(_CompletionLogprobs)
 T = TypeVar("T")
@@ -122,7 +136,8 @@ class StreamDecoder:
     def __init__(self) -> None:
         self._parser = SseParser(EVENT_BYTES_MAX)
         self.ended = False  # It has come to its own end.
-        self.usage: Usage | None = None  # The latest sent.
+        self._usage: _Usage | None = None  # The latest sent, as is the other.
+        self._timings = _NONE
 
     def feed(self, data: bytes) -> Sequence[AnswerPart]:
         """The parts that these bytes complete. UpstreamFailed for what is none, and for an error in the
@@ -137,15 +152,20 @@ class StreamDecoder:
             if self.ended:
                 break
             answer = _text_answer_in(event.data.encode())
-            self.usage = _usage_of(answer.usage) or self.usage
+            self._usage = answer.usage or self._usage
+            self._timings = answer.timings or self._timings
             parts += _parts_of(answer)
         return parts
+
+    @property
+    def usage(self) -> Usage | None:
+        return _usage_of(self._usage, self._timings)
 
 
 def whole_text(body: bytes) -> tuple[Sequence[AnswerPart], Usage | None]:
     """All answers to a chat or completion that was not streamed."""
     answer = _text_answer_in(body)
-    return _parts_of(answer), _usage_of(answer.usage)
+    return _parts_of(answer), _usage_of(answer.usage, answer.timings)
 
 
 def embeddings_in(body: bytes) -> tuple[Sequence[msgspec.Raw], Usage]:
@@ -205,14 +225,38 @@ def _tool_call(position: int, call: _ToolCall) -> ToolCallDelta:
     return ToolCallDelta(index, call.id or "", function.name or "", function.arguments or "")
 
 
-def _usage_of(usage: _Usage | None) -> Usage | None:
+def _usage_of(usage: _Usage | None, timings: msgspec.Raw = _NONE) -> Usage | None:
     if usage is None:
         return None
     prompt = usage.prompt_tokens or 0
     completion = usage.completion_tokens
     if completion is None:
         completion = max((usage.total_tokens or 0) - prompt, 0)
-    return Usage(prompt, completion)
+    cached = _detail(usage.prompt_tokens_details, "cached_tokens")
+    reasoning = _detail(usage.completion_tokens_details, "reasoning_tokens")
+    if bytes(timings) in _ABSENT:
+        return Usage(prompt, completion, cached, reasoning)
+    took = _timings_in(timings)
+    cached = took.cache_n if cached is None else cached
+    return Usage(prompt, completion, cached, reasoning, took.prompt_ms, took.predicted_ms)
+
+
+def _detail(details: msgspec.Raw, name: str) -> int | None:
+    """None: not told, or not as a number."""
+    if bytes(details) in _ABSENT:
+        return None
+    try:
+        count = _details.decode(details).get(name)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+    return count if type(count) is int and count >= 0 else None
+
+
+def _timings_in(text: msgspec.Raw) -> _Timings:
+    try:
+        return _timings.decode(text)
+    except (msgspec.DecodeError, RecursionError):
+        return _Timings()
 
 
 def _logprobs_in(logprobs: msgspec.Raw) -> bytes:

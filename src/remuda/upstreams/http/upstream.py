@@ -126,9 +126,12 @@ class _Texts:
         for index in sorted(self._begun - self._finished):  # Not every server says why an answer ends.
             await self._sink.finish(index, FinishReason.STOP)
         tally = self._call.tally
-        if usage is not None:
-            _note(self._call, usage)
-        await self._sink.end(Usage(tally.prompt_tokens, tally.completion_tokens))
+        if usage is None:
+            usage = Usage(tally.prompt_tokens, tally.completion_tokens)
+        elif self._count > 1:
+            usage = usage._replace(prompt_ms=None, completion_ms=None)
+        _note(self._call, usage)
+        await self._sink.end(usage)
 
     def _note_token(self) -> None:
         """Until the server says how many there were, each part counts as one."""
@@ -150,7 +153,7 @@ async def _whole_body(answer: HttpConnection) -> bytes:
 
 
 def _note(call: InferenceCall, usage: Usage) -> None:
-    call.tally.prompt_tokens, call.tally.completion_tokens = usage
+    call.tally.prompt_tokens, call.tally.completion_tokens = usage.prompt_tokens, usage.completion_tokens
 
 
 WHOLE_BYTES_MAX: Final = 1 << 20  # An answer up to here is sent when complete, a longer one as it comes.

@@ -117,6 +117,35 @@ def test_usage_is_told_at_the_end_when_asked_for() -> None:
     assert (done, rest) == (b"data: [DONE]", b"")
 
 
+def test_what_is_known_beside_the_counts_is_told() -> None:
+    renderer = _chat(stream_options={"include_usage": True})
+
+    (told, _) = renderer.ending(Usage(10, 4, 8, 3, 5, 20)).split(b"\n\n", 1)
+
+    answer = json.loads(told.removeprefix(b"data: "))
+    assert answer["usage"]["prompt_tokens_details"] == {"cached_tokens": 8}
+    assert answer["usage"]["completion_tokens_details"] == {"reasoning_tokens": 3}
+    assert answer["timings"] == {
+        "cache_n": 8,
+        "prompt_n": 2,
+        "prompt_ms": 5,
+        "prompt_per_token_ms": 2.5,
+        "prompt_per_second": 400,
+        "predicted_n": 4,
+        "predicted_ms": 20,
+        "predicted_per_token_ms": 5,
+        "predicted_per_second": 200,
+    }
+    assert json.loads(renderer.whole([], Usage(10, 4, 8, 3, 5, 20)))["timings"] == answer["timings"]
+
+
+def test_no_rate_is_told_of_nothing() -> None:
+    timings = json.loads(_chat().whole([], Usage(0, 0, prompt_ms=0, completion_ms=0)))["timings"]
+
+    assert (timings["prompt_per_second"], timings["predicted_per_token_ms"]) == (0, 0)
+    assert "cache_n" not in timings
+
+
 def test_usage_is_not_told_unasked() -> None:
     renderer = _chat()
 
