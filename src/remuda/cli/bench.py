@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -10,7 +10,7 @@ import click
 from remuda.cli.commands import WholeNumber, client_command, connect, examples
 from remuda.cli.exits import Exit
 from remuda.cli.invocation import ClientOptions
-from remuda.cli.model_arguments import complete_models, not_there
+from remuda.cli.model_arguments import complete_models, configured_models, not_there
 from remuda.cli.output import one_line
 from remuda.core.errors import NotFound, PeerFailed
 
@@ -106,11 +106,13 @@ def _measured(
 
     load = ChatLoad(model, lambda: connect(options), SystemClock(), SystemEntropy())
     found = list["MeasuredSpeed"]()
+    with connect(options) as client:
+        own_names = {one.alias or one.name for one in configured_models(client) if one.name == model}
     try:
         _say(f"{model}: waiting until it answers")
-        for node in nodes or [""]:
+        for node in ["", *nodes]:  # The first one loads the model where it is loaded nowhere.
             _require_answer(options, load, model, ChatShape(1, 1), node)
-        for node in nodes or _nodes_with(options, model):
+        for node in nodes or _nodes_with(options, own_names or {model}):
             found += speeds_on(load, node, streams, shape, rounds, lambda what: _say(f"{model}: {what}"))
     finally:
         _say("")
@@ -120,7 +122,7 @@ def _measured(
 def _require_answer(
     options: ClientOptions, load: "ChatLoad", model: str, shape: "ChatShape", node: str
 ) -> None:
-    """The first one loads the model, and is not measured."""
+    """What it takes is not measured: a load may be part of it."""
     error = load.round(shape, 1, node).chats[0].error
     if isinstance(error, NotFound):
         raise not_there(options, model, error) from None
@@ -128,14 +130,14 @@ def _require_answer(
         raise error
 
 
-def _nodes_with(options: ClientOptions, model: str) -> list[str]:
+def _nodes_with(options: ClientOptions, own_names: Collection[str]) -> list[str]:
     from remuda.wire.serving import ReplicaViews
 
     with connect(options) as client:
         replicas = client.get("api", "replicas").read(ReplicaViews).replicas
-    found = sorted({one.node for one in replicas if one.model == model and one.state == "loaded"})
+    found = sorted({one.node for one in replicas if one.model in own_names and one.state == "loaded"})
     if not found:
-        raise PeerFailed(f"{model} has answered, and is loaded nowhere now", hint="try again")
+        raise PeerFailed(f"{', '.join(own_names)} has answered, and is loaded nowhere now", hint="try again")
     return found
 
 

@@ -158,6 +158,10 @@ def first_model(options: ClientOptions) -> str:
     with connect(options) as client:
         query = {"kind": "install_model", "state": "all", "limit": "1"}
         found = client.get("api", "ops", **query).read(OpViews).operations
+        # It may have been installed since the models were listed, and /v1/models lists it a moment later.
+        there = {model.name for model in configured_models(client)}
+    if found and found[0].status == "succeeded" and found[0].model in there:
+        return found[0].model
     if not found or found[0].status in ("succeeded", "cancelled"):
         raise NotFound("there are no models yet", hint=_BY_HAND)
     op = _waited_for(options, found[0])

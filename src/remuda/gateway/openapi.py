@@ -28,6 +28,7 @@ from remuda.inference.model import RequestKind
 from remuda.wire import disk, operations, serving
 from remuda.wire import nodes as wire
 from remuda.wire.admin import KeyRequest
+from remuda.wire.benchmarks import BenchmarkReport
 from remuda.wire.console import SignIn
 from remuda.wire.models import ModelUnload
 
@@ -126,6 +127,7 @@ _BODIES: tuple[type[BaseModel], ...] = (
     serving.ModelReplace,
     serving.ModelUnloadBody,
     ModelUnload,
+    BenchmarkReport,
 )
 _ABOUT = """The API of the fleet: inference as in OpenAI's API, registration and reports of workers, and
 administration.

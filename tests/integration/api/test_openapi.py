@@ -48,6 +48,7 @@ BODIES_OF_OPERATIONS = (
     "/rename",
     "/backend/shutdown",
     "/api/session",
+    "/api/benchmarks",
 )
 PER_EXAMPLE, PER_EXAMPLE_WITH_BODY = 10, 5  # Of the profile's: a request is slow beside a function.
 USUAL = settings.get_profile("usual").max_examples

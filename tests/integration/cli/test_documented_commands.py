@@ -115,6 +115,8 @@ class Reader:
         real = {
             "attic,cellar": "up",
             "attic": "up",
+            "spark": "up",
+            "qwen3-4b": "qwen",
             "NAME": "cpu-llama-cpp",
             "FILE": "vllm.yaml",
             "quay.io/me/my-backend:v2": f"{self.registry.name}/me/my-backend:v2",
