@@ -10,6 +10,7 @@ from remuda.inference.answers import (
     MediaSink,
     Score,
     TextSink,
+    Tokens,
     Transcript,
     Usage,
     Vector,
@@ -50,6 +51,9 @@ class RelayedClient:
     async def scores(self, scores: Sequence[Score], usage: Usage) -> None:
         raise AssertionError("it was to be relayed")
 
+    async def tokens(self, tokens: Tokens) -> None:
+        raise AssertionError("it was to be relayed")
+
     def media(self) -> MediaSink:
         raise AssertionError("it was to be relayed")
 
@@ -79,6 +83,9 @@ class MediaClient:
         raise AssertionError("it was to be media")
 
     async def scores(self, scores: Sequence[Score], usage: Usage) -> None:
+        raise AssertionError("it was to be media")
+
+    async def tokens(self, tokens: Tokens) -> None:
         raise AssertionError("it was to be media")
 
     def media(self) -> MediaSink:

@@ -14,6 +14,7 @@ from remuda.inference.answers import (
     MediaSink,
     Score,
     TextSink,
+    Tokens,
     Usage,
     Vector,
 )
@@ -62,6 +63,9 @@ class JsonLinesClient:
 
     async def scores(self, scores: Sequence[Score], usage: Usage) -> None:
         self._line(scores={score.index: score.relevance for score in scores})
+
+    async def tokens(self, tokens: Tokens) -> None:
+        self._line(count=tokens.count, tokens=list(tokens.ids))
 
     def media(self) -> MediaSink:
         raise AssertionError("it has text only")

@@ -68,6 +68,13 @@ class Score(Struct, frozen=True):
     relevance: float
 
 
+class Tokens(Struct, frozen=True):
+    """What a text is to a model. Not every backend that counts tokens tells them: `ids` may be empty."""
+
+    count: int
+    ids: Sequence[int] = ()
+
+
 class TranscriptWord(Struct, frozen=True):
     start_s: float
     end_s: float
@@ -181,6 +188,10 @@ class AnswerSink(Protocol):
 
     async def scores(self, scores: Sequence[Score], usage: Usage) -> None:
         """The whole answer to a request for a ranking, in any order."""
+        ...
+
+    async def tokens(self, tokens: Tokens) -> None:
+        """The whole answer to a request for tokens."""
         ...
 
     def media(self) -> MediaSink:

@@ -8,7 +8,13 @@ import msgspec
 
 from remuda.inference.answers import AnswerSink
 from remuda.inference.media_requests import MediaRequest, SpeechRequest, TranscriptionRequest
-from remuda.inference.requests import ChatRequest, CompletionRequest, EmbeddingRequest, RerankRequest
+from remuda.inference.requests import (
+    ChatRequest,
+    CompletionRequest,
+    EmbeddingRequest,
+    RerankRequest,
+    TokenizeRequest,
+)
 from remuda.models.config import ModelConfig
 
 
@@ -17,6 +23,7 @@ class RequestKind(StrEnum):
     COMPLETION = "completion"
     EMBEDDING = "embedding"
     RERANK = "rerank"
+    TOKENIZE = "tokenize"
     IMAGE = "image"
     TRANSCRIPTION = "transcription"
     SPEECH = "speech"
@@ -26,7 +33,7 @@ class RequestKind(StrEnum):
 WITH_FILES: Final = frozenset(
     {RequestKind.IMAGE, RequestKind.TRANSCRIPTION, RequestKind.SPEECH, RequestKind.SOUND}
 )
-Request = ChatRequest | CompletionRequest | EmbeddingRequest | RerankRequest
+Request = ChatRequest | CompletionRequest | EmbeddingRequest | RerankRequest | TokenizeRequest
 _STREAMABLE: Final = (ChatRequest, CompletionRequest, TranscriptionRequest, SpeechRequest)
 
 
@@ -52,8 +59,8 @@ class ReplicaEndpoint:
 
 class InferenceCall(msgspec.Struct, frozen=True):
     """`body` is the request as OpenAI's JSON. Of a client that speaks OpenAI's API it is what came: what is
-    relayed rather than translated stays as it was written. Of any other the gateway writes it. Requests with
-    files have none.
+    relayed rather than translated stays as it was written. Of any other the gateway writes it; of a chat to
+    be made into tokens it is that chat. Requests with files have none.
 
     Made for every request, for which a frozen dataclass takes ten times as long.
     """

@@ -166,6 +166,14 @@ class RerankRequest(Struct, kw_only=True):
     return_documents: bool | None = None
 
 
+class TokenizeRequest(Struct, kw_only=True):
+    """To be made into tokens: a text as it is, or a chat as its model reads it, tools and the opening of the
+    answer included."""
+
+    model: ModelName
+    prompt: str | ChatRequest
+
+
 def mixed(text: Text) -> bool:
     """It is a list of things of different kinds, which means nothing."""
     return isinstance(text, list) and len({type(item) for item in text}) > 1

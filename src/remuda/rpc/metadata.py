@@ -1,8 +1,11 @@
-"""Trailing metadata that our backends add to a call's status, beyond the contract. Data only."""
+"""What our backends are told and tell beyond the contract: in the metadata of a request, and in trailing
+metadata that they add to a call's status. Data only."""
 
 from typing import Final
 
 PREFIX: Final = "remuda-"
+ADD_SPECIAL_TOKENS: Final = "remuda-add-special-tokens"
+"""In the metadata of a request for tokens, "true": with those that the model's prompts begin and end with."""
 ENGINE_ENDED: Final = "remuda-engine-ended"
 """An engine was ended because one of its steps took too long with the grammar of this call, or with one of
 several that it worked on."""

@@ -5,10 +5,12 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from remuda.core.clock import SystemClock
 from remuda.core.entropy import SeededEntropy
 from remuda.inference.model import ReplicaEndpoint, RequestKind
+from remuda.inference.requests import ChatRequest, TokenizeRequest
 from remuda.models.config import ModelConfig
 from remuda.scheduler.ports import Place
 from remuda.upstreams.grpc.engine import GrpcEngine
@@ -16,6 +18,7 @@ from remuda.upstreams.grpc.upstream import GrpcUpstream, SharedTranslation
 from remuda.upstreams.http.client import Pool
 from tests.integration.backends.llama_cpp_process import TOKEN, started
 from tests.integration.upstreams.grpc_rig import Client, Rendered, call_of, chat
+from tests.support.json_lines_api import JsonLinesClient
 from tests.support.models import smollm2
 
 pytestmark = pytest.mark.anyio
@@ -161,6 +164,22 @@ def _called(client: Client, stream: bool) -> tuple[str, Any, str]:
     pieces = [call["function"] for calls in told for call in calls]
     arguments = json.loads("".join(piece["arguments"] for piece in pieces))
     return pieces[0]["name"], arguments, choices[-1]["finish_reason"]
+
+
+@pytest.mark.parametrize("model", [SMOL, TEMPLATED], ids=["own template", "written templates"])
+@pytest.mark.parametrize("body", [{}, {"tools": [WEATHER]}], ids=["plain", "tools"])
+async def test_the_tokens_of_a_chat_are_those_that_its_answer_costs(
+    upstream: Rendered, model: ModelConfig, body: dict[str, Any]
+) -> None:
+    answered, counted = Client(), JsonLinesClient()
+    asked = chat("What is the weather in Paris?", model, **body, max_tokens=1, stream=False)
+    assert isinstance(asked.request, ChatRequest)
+    request = TokenizeRequest(model=model.id, prompt=asked.request)
+
+    await upstream.serve(asked, answered)
+    await upstream.upstream.serve(structs.replace(asked, kind=RequestKind.TOKENIZE, request=request), counted)
+
+    assert counted.lines[0]["count"] == answered.json["usage"]["prompt_tokens"]
 
 
 async def test_a_text_is_continued_with_probabilities(upstream: Rendered) -> None:

@@ -142,7 +142,7 @@ class EchoBackend(Backend):
 
     async def TokenizeString(self, request: pb.PredictOptions, context: Context) -> pb.TokenizationResponse:
         await pause(self._script(request.Metadata))
-        tokens = words.split_tokens(request.Prompt)
+        tokens = words.prompt_tokens(request)
         self._learn(tokens)
         return pb.TokenizationResponse(length=len(tokens), tokens=[words.token_id(token) for token in tokens])
 

@@ -34,14 +34,23 @@ def split_tokens(text: str) -> list[str]:
 
 def answer_to(request: pb.PredictOptions) -> EchoAnswer:
     """The user's last words or the prompt, cut by `Tokens` and `StopPrompts` or repeated by `IgnoreEOS`."""
-    contents = [message.content for message in request.Messages] or [request.Prompt]
-    user_contents = [message.content for message in request.Messages if message.role == "user"] or contents
+    user_contents = [message.content for message in request.Messages if message.role == "user"]
+    user_contents = user_contents or _contents(request)
     most = min(request.Tokens, ANSWER_TOKENS_MAX) if request.Tokens > 0 else ANSWER_TOKENS_MAX
     tokens = split_tokens(user_contents[-1])
     if request.IgnoreEOS and request.Tokens > 0 and tokens:
         tokens = split_tokens(" ".join([user_contents[-1]] * math.ceil(most / len(tokens))))
     text = _before_stop("".join(tokens[:most]), request.StopPrompts)
-    return EchoAnswer(split_tokens(text), sum(len(split_tokens(part)) for part in contents))
+    return EchoAnswer(split_tokens(text), len(prompt_tokens(request)))
+
+
+def prompt_tokens(request: pb.PredictOptions) -> list[str]:
+    """Of all messages, or of the prompt."""
+    return [token for content in _contents(request) for token in split_tokens(content)]
+
+
+def _contents(request: pb.PredictOptions) -> list[str]:
+    return [message.content for message in request.Messages] or [request.Prompt]
 
 
 def _before_stop(text: str, stops: Sequence[str]) -> str:

@@ -22,6 +22,7 @@ from remuda.core.entropy import Entropy
 from remuda.core.slices import Sliced
 from remuda.core.tasks import TaskOwner
 from remuda.rpc import backend_pb2 as pb
+from remuda.rpc.metadata import ADD_SPECIAL_TOKENS
 
 T = TypeVar("T")
 _CALL_ID_BYTES = 12
@@ -136,7 +137,16 @@ class LlamaCppBackend(Backend):
 
     async def TokenizeString(self, request: pb.PredictOptions, context: Context) -> pb.TokenizationResponse:
         with self._running_engine() as loaded:
-            answer = await loaded.connection.post("/tokenize", {"content": request.Prompt})
+            text = request.Prompt
+            if templated := request.UseTokenizerTemplate and bool(request.Messages):
+                plan = plan_generation(
+                    request, loaded.context_size, template_has_tools=loaded.template_has_tools
+                )
+                chat = await _in_turns(plan)
+                text = (await loaded.connection.post("/apply-template", chat.body))["prompt"]
+            special = templated or request.Metadata.get(ADD_SPECIAL_TOKENS) == "true"
+            content = {"content": text, "add_special": special}
+            answer = await loaded.connection.post("/tokenize", content)
             return pb.TokenizationResponse(length=len(answer["tokens"]), tokens=answer["tokens"])
 
     async def Detokenize(self, request: pb.DetokenizeRequest, context: Context) -> pb.DetokenizeResponse:

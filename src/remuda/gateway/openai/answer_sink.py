@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from remuda.gateway.inference.text_answers import TextRenderer
 from remuda.gateway.inference.text_sinks import ResponseSink, send_whole, text_sink
 from remuda.gateway.openai.rendering import ChatRenderer, CompletionRenderer, embedding_list, rerank_answer
-from remuda.inference.answers import AnswerFormat, ByteSink, MediaSink, Score, TextSink, Usage, Vector
+from remuda.inference.answers import AnswerFormat, ByteSink, MediaSink, Score, TextSink, Tokens, Usage, Vector
 from remuda.inference.large_bodies import Slicer
 from remuda.inference.model import InferenceCall
 from remuda.inference.requests import ChatRequest, CompletionRequest, EmbeddingRequest, RerankRequest
@@ -40,6 +40,9 @@ class OpenAiSink:
         request = self._call.request
         assert isinstance(request, RerankRequest)
         await send_whole(self._response, rerank_answer(request, scores, usage))
+
+    async def tokens(self, tokens: Tokens) -> None:
+        raise AssertionError("no path of this API is answered with tokens yet")
 
     def media(self) -> MediaSink:
         raise AssertionError("no path of this API is answered with media yet")

@@ -20,10 +20,16 @@ from remuda.inference.failures import Fault, RequestUnsupported, UpstreamFailed
 from remuda.inference.large_bodies import Slicer
 from remuda.inference.media_requests import ImageRequest, SoundRequest, SpeechRequest, TranscriptionRequest
 from remuda.inference.model import InferenceCall, ReplicaEndpoint
-from remuda.inference.requests import ChatRequest, CompletionRequest, EmbeddingRequest, RerankRequest
+from remuda.inference.requests import (
+    ChatRequest,
+    CompletionRequest,
+    EmbeddingRequest,
+    RerankRequest,
+    TokenizeRequest,
+)
 from remuda.models.memory import padded_context
 from remuda.rpc import backend_pb2 as pb
-from remuda.upstreams.grpc import embeddings, error_mapping, limits, predict_request
+from remuda.upstreams.grpc import embeddings, error_mapping, limits, predict_request, tokenizing
 from remuda.upstreams.grpc.channels import Channel, GrpcCall
 from remuda.upstreams.grpc.grammars import Grammars
 from remuda.upstreams.grpc.held_grammars import HeldGrammars, is_bound
@@ -283,6 +289,8 @@ class GrpcUpstream:
                 await self._embed(call, request, sink)
             case RerankRequest() as request:
                 await self._rerank(call, request, sink)
+            case TokenizeRequest() as request:
+                await self._tokenize(call, request, sink)
             case ImageRequest() | TranscriptionRequest() | SpeechRequest() | SoundRequest() as request:
                 await self._media(call).serve(call, request, sink)
             case other:
@@ -348,6 +356,21 @@ class GrpcUpstream:
         call.tally.prompt_tokens = prompt_tokens = result.usage.prompt_tokens
         scores = [Score(found.index, found.relevance_score) for found in result.results]
         await sink.scores(scores, Usage(prompt_tokens, result.usage.total_tokens - prompt_tokens))
+
+    async def _tokenize(self, call: InferenceCall, request: TokenizeRequest, sink: AnswerSink) -> None:
+        async def ask(options: pb.PredictOptions) -> pb.TokenizationResponse:
+            answer = await self._whole("TokenizeString", options.SerializeToString())
+            return pb.TokenizationResponse.FromString(answer)
+
+        prompt = request.prompt
+        if isinstance(prompt, str):
+            await sink.tokens(await tokenizing.text_tokens(ask, tokenizing.text_options(call, prompt)))
+            return
+        generations = await self._translation.slicer.run(
+            predict_request.chat_generations(self._preset_for(call), call, prompt, self._draw)
+        )
+        options = tokenizing.chat_options(call, generations[0])
+        await sink.tokens(await tokenizing.chat_tokens(ask, call, options))
 
     async def _whole(self, method: str, request: bytes) -> bytes:
         with GrpcCall(await self._channel.call(method, request), self._timeouts.silence_s) as call:

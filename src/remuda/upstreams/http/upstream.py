@@ -26,7 +26,7 @@ from remuda.inference.answers import (
 from remuda.inference.failures import Fault, RequestUnsupported, UpstreamFailed
 from remuda.inference.large_bodies import outlined
 from remuda.inference.model import InferenceCall, ReplicaEndpoint, RequestKind
-from remuda.inference.requests import ChatRequest, CompletionRequest, answer_count
+from remuda.inference.requests import ChatRequest, CompletionRequest, TokenizeRequest, answer_count
 from remuda.upstreams.http.client import HttpConnection, Pool, ServerAddress, body_of
 from remuda.upstreams.http.openai_decoder import (
     AnswerPart,
@@ -47,6 +47,7 @@ from remuda.upstreams.http.refusals import (
     is_openai_error,
 )
 from remuda.upstreams.http.relaying import Events, Renamer, usage_in, with_members
+from remuda.upstreams.http.tokenizing import tokens_of
 
 BODY_BYTES_MAX: Final = 32 << 20  # Of an answer that is not streamed: all of it is in memory.
 _DECODED_AT_ONCE_BYTES: Final = 64 << 10  # Takes about a millisecond if it is numbers.
@@ -182,6 +183,9 @@ class HttpUpstream:
 
     async def serve(self, call: InferenceCall, sink: AnswerSink) -> None:
         """As inference.model.Upstream has it."""
+        if isinstance(call.request, TokenizeRequest):
+            await sink.tokens(await tokens_of(self._ask, call, call.request))
+            return
         if call.kind not in self._heads:
             raise RequestUnsupported(
                 f"{call.model.id} is served over HTTP, and files are only sent to backends that speak gRPC"
@@ -201,6 +205,18 @@ class HttpUpstream:
                 await self._relay_stream(answer, call, relay)
             else:
                 await _relay_whole(answer, call, relay)
+        finally:
+            self._pool.release(answer)
+
+    async def _ask(self, path: str, body: bytes) -> bytes:
+        """What is answered to this, beside the paths that every server has."""
+        address = self._address = self._address or ServerAddress.parsed(self._endpoint.address)
+        head = b"%s%d\r\n\r\n" % (_head(self._endpoint, path), len(body))
+        answer = await self._pool.exchange(address, head, body)
+        try:
+            if not 200 <= answer.status < 300:
+                await _refuse(answer, None, begun=False)
+            return await _whole_body(answer)
         finally:
             self._pool.release(answer)
 
