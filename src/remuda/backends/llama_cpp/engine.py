@@ -161,8 +161,6 @@ async def load(plan: LoadPlan, entropy: Entropy) -> Engine:
                 process, {"settings": {**plan.settings, "api_keys": [key]}, "log_fd": log_fd}
             )
             if "address" not in answer:
-                with anyio.move_on_after(limits.LAST_WORDS_S):  # Its log is written by another thread.
-                    await process.wait()
                 raise LoadFailed(_why(answer, process.returncode, _tail(stderr)))
             return await _meet(process, EngineConnection(_port(answer["address"]), key), plan)
         except BaseException:

@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 _PR_SET_PDEATHSIG = 1
@@ -40,6 +41,7 @@ def main() -> None:
     try:
         server = _load(order["settings"])
     except Exception as error:
+        _flush_log()
         os.write(reply_fd, json.dumps({"error": str(error)}).encode() + b"\n")
         return
     os.dup2(order["log_fd"], 2)  # What was said until now is kept apart, to explain a failure.
@@ -62,6 +64,20 @@ def _load(settings: Mapping[str, Any]) -> Any:
             owner = getattr(owner, part)
         setattr(owner, attribute, _value(xllamacpp, name, value))
     return xllamacpp.Server(params)
+
+
+def _flush_log() -> None:
+    """llama.cpp logs in a thread that the end of the process does not wait for: on a busy machine the reason
+    of a failed load would be lost. Python has no call for it; a build that does not export it goes without.
+    """
+    module = sys.modules.get("xllamacpp.xllamacpp")
+    if module is None or module.__file__ is None:
+        return
+    library = ctypes.CDLL(module.__file__)
+    with suppress(AttributeError):
+        log, flush = library["_Z15common_log_mainv"], library["_Z16common_log_flushP10common_log"]
+        log.restype, flush.argtypes, flush.restype = ctypes.c_void_p, (ctypes.c_void_p,), None
+        flush(log())
 
 
 def _value(xllamacpp: Any, name: str, value: Any) -> Any:

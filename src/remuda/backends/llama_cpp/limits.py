@@ -7,7 +7,6 @@ CONNECT_S = 10.0
 UNREAD_BYTES_MAX = 1 << 20  # Of one answer; beyond it the engine waits until the caller has read.
 ANSWER_BYTES_MAX = 64 << 20
 STOP_S = 5.0  # For the engine's process to be gone after it was killed.
-LAST_WORDS_S = 5.0  # For an engine that could not load its model to end, and to have written why.
 LOAD_LOG_BYTES_MAX = 16 << 10  # Of what the engine says while it loads, passed on to our log.
 # CPU time of one step while an answer is bound by a grammar. The largest grammars that are accepted take one
 # or two seconds for a token on a machine of today. A model's option `step_seconds` sets another one.
