@@ -35,6 +35,7 @@ from remuda.router.table import Route, RoutedModel, Table
 from remuda.router.usage import RequestLedger
 
 Script = Callable[[InferenceCall, ByteSink], Awaitable[None]]  # Answers in OpenAI's bytes.
+TypedScript = Callable[[InferenceCall, AnswerSink], Awaitable[None]]  # Answers what is not relayed.
 JSON = b"application/json"
 SSE = b"text/event-stream"
 
@@ -86,23 +87,29 @@ def chunk(text: str) -> bytes:
 
 @dataclass
 class ScriptedUpstreams:
-    """Every replica does what the script of its address says."""
+    """Every replica does what the script of its address says; all of them what `typed` says of requests whose
+    answers are not relayed."""
 
     scripts: dict[str, Script] = field(default_factory=dict)
     script: Script = hello
+    typed: TypedScript | None = None
 
     def at(self, endpoint: ReplicaEndpoint) -> Upstream:
-        return _Scripted(self.scripts.get(endpoint.address, self.script))
+        return _Scripted(self.scripts.get(endpoint.address, self.script), self.typed)
 
 
 @dataclass(frozen=True)
 class _Scripted:
     script: Script
+    typed: TypedScript | None
 
     async def serve(self, call: InferenceCall, sink: AnswerSink) -> None:
         relay = sink.relay(AnswerFormat.OPENAI)
-        assert relay is not None
-        await self.script(call, relay)
+        if relay is not None:
+            await self.script(call, relay)
+            return
+        assert self.typed is not None
+        await self.typed(call, sink)
 
 
 Bring = Callable[[str, float | None, Meanwhile], Awaitable[None]]

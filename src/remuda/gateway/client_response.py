@@ -20,6 +20,7 @@ from remuda.router.loading import LoadStatus
 log = structlog.get_logger()
 CLIENT_GONE: Final = 499  # It is not sent; it is logged and counted.
 _HELD_BYTES_MAX: Final = 256 << 10  # Of an answer that is not a stream; what is longer goes out in parts.
+_SOUND: Final = b"audio/"  # Heard while it comes.
 _STALL_S: Final = 120.0  # A client that takes nothing for so long holds up a replica for nothing.
 _SILENCE_S: Final = 2.0  # A failure that comes sooner keeps its status.
 _COMMENT_EVERY_S: Final = 3.0
@@ -174,7 +175,7 @@ class ClientResponse:
         """Only noted: until the first bytes the request may be given to another replica."""
         self.status = status
         self._content_type = content_type
-        self._passing = self._format.is_stream(content_type)
+        self._passing = self._format.is_stream(content_type) or content_type.startswith(_SOUND)
         self._held.clear()
         self._held_bytes = 0
 

@@ -193,14 +193,24 @@ _SUMMARIES: Final = {
     RequestKind.COMPLETION: "Complete a text",
     RequestKind.EMBEDDING: "Embed texts",
     RequestKind.RERANK: "Rerank documents",
+    RequestKind.IMAGE: "Make images",
+    RequestKind.SPEECH: "Say a text",
 }
 _DESCRIPTIONS: Final = {
     RequestKind.CHAT: "Answer a conversation: a `chat.completion`, or with `stream` its chunks as they come.",
     RequestKind.COMPLETION: "Continue a text: a `text_completion`, or with `stream` its pieces as they come.",
     RequestKind.EMBEDDING: "Vectors of texts or tokens, as a list of `embedding`.",
     RequestKind.RERANK: "How well documents answer a query, best first.",
+    RequestKind.IMAGE: "Images of a prompt, in the answer itself, as `b64_json`.",
+    RequestKind.SPEECH: "A recording, in a format that the model's backend gives; with `stream_format` `sse` "
+    "as events.",
+    RequestKind.TRANSCRIPTION: "What is said in a recording: as JSON, text or subtitles, or with `stream` as "
+    "it is heard.",
 }
-_STREAMS: Final = (RequestKind.CHAT, RequestKind.COMPLETION)
+_SOUNDS: Final = (RequestKind.SPEECH,)
+_TRANSCRIPTS: Final = (RequestKind.TRANSCRIPTION,)
+_STREAM: Final = frozenset({"stream", "stream_format"})  # Fields by which events are asked for.
+_FORM: Final = "multipart/form-data"
 _REFUSALS: Final[Mapping[int, str]] = {
     400: "`param` names what is wrong in the request.",
     401: "Missing or invalid API key.",
@@ -227,7 +237,18 @@ def _inference_schemas() -> OpenApiPart:
     """Those that `_inference_paths` refers to, by name."""
     types = [*(endpoint.body for endpoint in ENDPOINTS.values()), ModelList, ListedModel, ErrorAnswer]
     _, components = msgspec.json.schema_components(types, ref_template=SCHEMAS.format(model="{name}"))
+    for endpoint in ENDPOINTS.values():
+        if endpoint.form is not None:
+            _with_files(components[endpoint.body.__name__])
     return components
+
+
+def _with_files(schema: OpenApiPart) -> None:
+    """In a form bytes are bytes, and not base64."""
+    for member in schema["properties"].values():
+        one = member.get("items", member)
+        if one.pop("contentEncoding", ""):
+            one["format"] = "binary"
 
 
 def _inference_paths() -> OpenApiPart:
@@ -236,22 +257,34 @@ def _inference_paths() -> OpenApiPart:
     listed = _page("list_models", "Models", "Models that can be asked for.", ModelList)
     shown = _page("show_model", "One model", "One of them; its name may hold slashes.", ListedModel)
     return {
-        **{path: {"post": _inference_operation(endpoint)} for path, endpoint in ENDPOINTS.items()},
+        **{path: {"post": _inference_operation(path, endpoint)} for path, endpoint in ENDPOINTS.items()},
         MODELS: {"get": listed},
         f"{MODELS}/{{id}}": {"get": {**shown, "parameters": [one_model]}},
     }
 
 
-def _inference_operation(endpoint: ApiEndpoint) -> OpenApiPart:
-    answers: OpenApiPart = {JSON: {"schema": {"type": "object"}}}
-    if endpoint.kind in _STREAMS:
-        answers["text/event-stream"] = {"schema": {"type": "string"}}
-    answered = {"description": "In OpenAI's words.", "content": answers, "headers": _REQUEST_ID}
+def _inference_operation(path: str, endpoint: ApiEndpoint) -> OpenApiPart:
+    answered = {"description": "In OpenAI's words.", "content": _answers(endpoint), "headers": _REQUEST_ID}
+    name = f"ask_{path.removeprefix('/v1/').replace('/', '_')}"
+    media_type = JSON if endpoint.form is None else _FORM
     return {
-        **_about(f"ask_{endpoint.kind}", _SUMMARIES[endpoint.kind], _DESCRIPTIONS[endpoint.kind]),
-        "requestBody": {"required": True, "content": {JSON: {"schema": _reference(endpoint.body)}}},
+        **_about(name, endpoint.summary or _SUMMARIES[endpoint.kind], _DESCRIPTIONS[endpoint.kind]),
+        "requestBody": {"required": True, "content": {media_type: {"schema": _reference(endpoint.body)}}},
         "responses": {"200": answered, **_refusals(_REFUSALS)},
     }
+
+
+def _answers(endpoint: ApiEndpoint) -> OpenApiPart:
+    answers: OpenApiPart = {}
+    if endpoint.kind in _SOUNDS:
+        answers["audio/*"] = {"schema": {"type": "string", "format": "binary"}}
+    else:
+        answers[JSON] = {"schema": {"type": "object"}}
+    if endpoint.kind in _TRANSCRIPTS:
+        answers |= {"text/plain": {"schema": {"type": "string"}}, "text/vtt": {"schema": {"type": "string"}}}
+    if endpoint.kind is not RequestKind.IMAGE and not _STREAM.isdisjoint(endpoint.body.__struct_fields__):
+        answers["text/event-stream"] = {"schema": {"type": "string"}}
+    return answers
 
 
 def _page(name: str, summary: str, about: str, shown: type[msgspec.Struct]) -> OpenApiPart:

@@ -7,7 +7,7 @@ from typing import Final, Protocol
 import msgspec
 
 from remuda.inference.answers import AnswerSink
-from remuda.inference.media_requests import MediaRequest, SpeechRequest, TranscriptionRequest
+from remuda.inference.media_requests import MediaRequest, TranscriptionRequest
 from remuda.inference.requests import (
     ChatRequest,
     CompletionRequest,
@@ -34,7 +34,7 @@ WITH_FILES: Final = frozenset(
     {RequestKind.IMAGE, RequestKind.TRANSCRIPTION, RequestKind.SPEECH, RequestKind.SOUND}
 )
 Request = ChatRequest | CompletionRequest | EmbeddingRequest | RerankRequest | TokenizeRequest
-_STREAMABLE: Final = (ChatRequest, CompletionRequest, TranscriptionRequest, SpeechRequest)
+_STREAMABLE: Final = (ChatRequest, CompletionRequest, TranscriptionRequest)
 
 
 @dataclass(slots=True)
@@ -77,6 +77,7 @@ class InferenceCall(msgspec.Struct, frozen=True):
 
     @property
     def stream(self) -> bool:
+        """Whether the answer is a stream of events."""
         return isinstance(self.request, _STREAMABLE) and bool(self.request.stream)
 
 

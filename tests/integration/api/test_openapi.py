@@ -19,6 +19,7 @@ from schemathesis.checks import negative_data_rejection, positive_data_acceptanc
 from remuda.core import log
 from remuda.gateway.app import api_routes
 from remuda.gateway.openai.endpoints import ENDPOINTS
+from remuda.inference.model import RequestKind
 from tests.integration.api.ops_frontends import our_node
 from tests.support.frontends import LiveFrontend, live_frontend
 
@@ -216,7 +217,7 @@ def test_what_is_asked_of_models_is_described_by_the_types_that_read_it(document
         name = content["schema"]["$ref"].rpartition("/")[2]
         fields = document["components"]["schemas"][name]["properties"].keys()
         assert fields == set(ask.body.__struct_fields__), path
-        streams = "stream" in fields
+        streams = bool(fields & {"stream", "stream_format"}) and ask.kind is not RequestKind.IMAGE
         assert ("text/event-stream" in operation["responses"]["200"]["content"]) == streams, path
 
 

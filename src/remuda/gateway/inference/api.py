@@ -135,8 +135,12 @@ class InferenceHandler:
         if (node := request.headers.get(_ONLY_NODE)) is not None:
             response.routing.node = self._admission.chosen_node(node, key)
         body = await self._bodies.read(request)
-        cheap = len(body) <= CHEAP_BYTES_MAX
-        known = endpoint.parse(body) if cheap else await parsed(endpoint, body, self._slicer)
+        if endpoint.form is not None:
+            known = await self._slicer.run(endpoint.form(request.headers, body))
+        elif len(body) <= CHEAP_BYTES_MAX:
+            known = endpoint.parse(body)
+        else:
+            known = await parsed(endpoint, body, self._slicer)
         entry = await self._model(known.request.model, key)
         response.model = entry.config.id
         if endpoint.prepare is not None:

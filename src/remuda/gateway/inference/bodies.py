@@ -18,6 +18,7 @@ from remuda.gateway.client_response import ClientResponse
 from remuda.gateway.inference.body_errors import Choices, InvalidField, wrong_field
 from remuda.gateway.inference.endpoint import ApiEndpoint, IncomingRequest, ParsedRequest
 from remuda.inference.large_bodies import Outline, Slicer, check_json_cost, outlined
+from remuda.inference.media_requests import MediaRequest
 from remuda.inference.model import Request
 from remuda.inference.requests import ChatRequest, CompletionRequest, Part
 from remuda.router.loading import Overloaded
@@ -25,7 +26,7 @@ from remuda.router.loading import Overloaded
 _SIMPLE_BYTES_MAX: Final = 4 << 10  # No schema as short as this is too complex.
 
 
-def check_complexity(request: Request) -> Sliced[None]:
+def check_complexity(request: Request | MediaRequest) -> Sliced[None]:
     """Invalid says what is too large, or nested too deeply."""
     if not isinstance(request, ChatRequest | CompletionRequest):
         return
@@ -109,7 +110,7 @@ def _bounded(text: bytes) -> bytes:
     return text
 
 
-def _put_back(request: Request, outline: Outline) -> int:
+def _put_back(request: Request | MediaRequest, outline: Outline) -> int:
     """How many of the media that were set aside the request has again."""
     if not isinstance(request, ChatRequest):
         return 0

@@ -8,11 +8,13 @@ import msgspec
 from starlette.types import Receive, Scope, Send
 
 from remuda.accounts.keys import ApiKey
+from remuda.core.slices import Sliced
 from remuda.gateway.client_response import ApiFormat, ClientResponse, ErrorBody
 from remuda.gateway.inference.text_sinks import JSON, ResponseSink
 from remuda.gateway.server import ClientConnection
 from remuda.inference.answers import AnswerSink
 from remuda.inference.large_bodies import Slicer
+from remuda.inference.media_requests import MediaRequest
 from remuda.inference.model import InferenceCall, Request, RequestKind
 
 HeaderMap = Mapping[bytes, bytes]
@@ -22,7 +24,7 @@ class ParsedRequest(Protocol):
     """A client's request, checked."""
 
     @property
-    def request(self) -> Request:
+    def request(self) -> Request | MediaRequest:
         """In the terms that upstreams know, which are OpenAI's."""
         ...
 
@@ -64,6 +66,10 @@ class ApiEndpoint:
     """The request in a body; InvalidField says what is wrong with it."""
     prepare: Prepare | None = None
     """None: a parsed request is all there is to it."""
+    form: Callable[[HeaderMap, bytes], Sliced[ParsedRequest]] | None = None
+    """Of an endpoint whose bodies are forms, what `parse` is to others."""
+    summary: str = ""
+    """For the API's description, where paths share a kind."""
 
 
 class IncomingRequest(msgspec.Struct, frozen=True):

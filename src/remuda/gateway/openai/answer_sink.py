@@ -45,7 +45,7 @@ class OpenAiSink:
         raise AssertionError("no path of this API is answered with tokens yet")
 
     def media(self) -> MediaSink:
-        raise AssertionError("no path of this API is answered with media yet")
+        raise AssertionError("requests for media are answered by sinks of their own")
 
 
 def _text_renderer(call: InferenceCall) -> TextRenderer:

@@ -2,7 +2,7 @@
 one. Pure.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final, get_args
 
 import msgspec
@@ -11,6 +11,7 @@ from remuda.gateway.inference.bodies import decoded
 from remuda.gateway.inference.body_errors import Choices, InvalidField
 from remuda.gateway.inference.endpoint import ApiEndpoint
 from remuda.gateway.inference.text_sinks import ResponseSink
+from remuda.gateway.openai import media_endpoints
 from remuda.gateway.openai.answer_sink import OpenAiSink
 from remuda.gateway.openai.rendering import OPENAI
 from remuda.inference.large_bodies import Slicer
@@ -115,9 +116,10 @@ def _endpoint(kind: RequestKind, body: type[Request], parse: Callable[[bytes], R
     return ApiEndpoint(kind, OPENAI, body, lambda body: OpenAiRequest(parse(body)))
 
 
-ENDPOINTS: Final = {
+ENDPOINTS: Final[Mapping[str, ApiEndpoint]] = {
     "/v1/chat/completions": _endpoint(RequestKind.CHAT, ChatRequest, _chat),
     "/v1/completions": _endpoint(RequestKind.COMPLETION, CompletionRequest, _completion),
     "/v1/embeddings": _endpoint(RequestKind.EMBEDDING, EmbeddingRequest, _embedding),
     "/v1/rerank": _endpoint(RequestKind.RERANK, RerankRequest, _rerank),
+    **media_endpoints.ENDPOINTS,
 }
