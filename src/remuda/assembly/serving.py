@@ -46,6 +46,7 @@ from remuda.scheduler.file_room import FileRoom, FileRoomDeps
 from remuda.scheduler.inspection import Inspector
 from remuda.scheduler.load_ops import UnloadRequests
 from remuda.scheduler.loader import Loader, LoaderDeps, LoadLimits, ReplicaWork
+from remuda.scheduler.memory_keeper import MemoryKeeper
 from remuda.scheduler.model import Replica
 from remuda.scheduler.model_edits import ModelEdits
 from remuda.scheduler.ports import FilePush
@@ -58,6 +59,7 @@ from remuda.scheduler.upkeep import DriftRepair, Upkeep, UpkeepPolicy
 from remuda.scheduler.upkeep_rules import unloads_at
 from remuda.scheduler.worker_calls import BusWorker
 from remuda.store.benchmarks import SqlBenchmarkStore
+from remuda.store.measured_memory import SqlMemoryStore
 from remuda.store.replicas import SqlModelStore, SqlReplicaStore
 from remuda.upstreams.grpc.engine import GrpcEngine
 from remuda.upstreams.grpc.upstream import GrpcTimeouts, GrpcUpstream, SharedTranslation
@@ -171,6 +173,9 @@ class ServingRig:
     def model_work(self, shop: Workshop) -> ReplicaWork:
         """What operations hand loads and unloads to."""
         self._shop = shop
+        self._memory = MemoryKeeper(
+            SqlMemoryStore(self._ground.parts.database), self._replicas, shop.operations.nodes
+        )
         self._told = StagingBroadcasts(self._ground.parts.bus, shop.board, self._ground.parts.clock)
         deps = LoaderDeps(
             self._replicas,
@@ -282,6 +287,7 @@ class ServingRig:
             suspects.run,
             demand.run,
             self._upkeep(models, unloads).run,
+            self._memory.run,
             self._confirming().run,
             partial(close_stale_connections, self._tables, upstreams),
         )
@@ -316,6 +322,7 @@ class ServingRig:
             self._prospects(installs, placing),
             SqlBenchmarkStore(ground.parts.database),
             self._told.heard,
+            self._memory.of,
             self._stored,
         )
 
@@ -377,6 +384,7 @@ class ServingRig:
             ground.parts.frontend,
             self._holders.needed,
             self._room,
+            self._memory.known,
         )
         return ReplicaPlacer(
             self._replicas,

@@ -112,6 +112,7 @@ async def open_backend_runtimes(
                 entropy=entropy,
                 storage=storage_of(settings),
                 fetches=FetchAccess(file_client, config.frontend_url, settings.storage_url),
+                hardware=inventory,
             )
 
         yield make_room

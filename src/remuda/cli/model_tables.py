@@ -94,7 +94,7 @@ def size(count: int) -> str:
 
 
 def _estimate(count: int) -> str:
-    """No backend tells what it uses: what is shown was computed from the model's file and its context."""
+    """Computed from the model's file and its context, and not measured."""
     return f"~{size(count)}" if count else UNKNOWN
 
 
@@ -145,7 +145,8 @@ def _busy(replica: ReplicaView) -> str:
 def _memory(replica: ReplicaView) -> str:
     if not replica.memory_bytes:
         return UNKNOWN
-    return f"{_estimate(replica.memory_bytes)} {'VRAM' if replica.in_vram else 'RAM'}"
+    told = _estimate(replica.memory_bytes) if replica.estimated else size(replica.memory_bytes)
+    return f"{told} {'VRAM' if replica.in_vram else 'RAM'}"
 
 
 def _until(replica: ReplicaView, now: datetime) -> str:

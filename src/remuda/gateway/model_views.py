@@ -12,7 +12,7 @@ from remuda.core.ids import NodeId, ReplicaKey
 from remuda.fleet.health import Reachability, Standing
 from remuda.gateway.services import Services, Serving
 from remuda.models.config import ArtifactSource
-from remuda.models.memory import known_context
+from remuda.models.memory import MemoryUse, known_context
 from remuda.router.loading import LoadStatus
 from remuda.scheduler.catalogue import Catalogued
 from remuda.scheduler.model import (
@@ -61,6 +61,7 @@ def replica_view(row: Replica, standings: Iterable[Standing], serving: Serving) 
         missed = f"{standing.node.name} could not be reached a moment ago"
         gone = missed if row.node in serving.out_of_reach() else _why_not_there(row, standing)
         state, why = (UNREACHABLE, gone) if gone else (state, why)
+    measured = serving.measured(row)
     idle_at = serving.unloads_at(row) if state == ReplicaState.LOADED else None
     return ReplicaView(
         model=row.key.model,
@@ -73,8 +74,8 @@ def replica_view(row: Replica, standings: Iterable[Standing], serving: Serving) 
         protocol=row.protocol or "grpc",
         in_flight=serving.in_flight(row.key),
         parallel=row.parallel,
-        memory_bytes=row.memory_bytes,
-        estimated=bool(row.memory_bytes),
+        memory_bytes=row.memory_bytes if measured is None else _main_memory(measured, row),
+        estimated=measured is None and bool(row.memory_bytes),
         in_vram=row.in_vram,
         op_id=row.op,
         why=why,
@@ -82,6 +83,10 @@ def replica_view(row: Replica, standings: Iterable[Standing], serving: Serving) 
         last_used=row.last_used,
         unloads_at=idle_at,
     )
+
+
+def _main_memory(use: MemoryUse, row: Replica) -> int:
+    return use.vram_bytes if row.in_vram else use.ram_bytes
 
 
 def _why_not_there(row: Replica, standing: Standing) -> str:

@@ -30,6 +30,7 @@ from remuda.gateway.static_files import StaticFiles
 from remuda.model_installs.prospects import Prospects
 from remuda.model_installs.service import ModelInstalls
 from remuda.model_installs.uploads import ModelUploads
+from remuda.models.memory import MemoryUse
 from remuda.ops.feed import Feed
 from remuda.ops.service import Operations
 from remuda.ops.upgrade_check import UpgradeCheck
@@ -136,6 +137,7 @@ class Serving:
     prospects: Prospects
     benchmarks: BenchmarkStore
     staging_elsewhere: Callable[[], Sequence[StagingStatus]]  # As other frontends on the bus have told it.
+    measured: Callable[[Replica], MemoryUse | None] = lambda replica: None  # What its process takes.
     storage: ModelStorage | None = None  # None: no object storage is configured.
     node_views: ObservedNodes = field(default_factory=ObservedNodes)  # Reports, parsed once.
 

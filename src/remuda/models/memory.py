@@ -2,12 +2,13 @@
 little: what was promised to one model is missing for the next."""
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from remuda.models.config import CONTEXT_DEFAULT_MAX, CONTEXT_FALLBACK, ModelConfig
 from remuda.models.gguf import GgufHeader
 
-PROCESS_BYTES: Final = 256 << 20  # The engine itself and the driver's share for it.
+PROCESS_BYTES: Final = 256 << 20  # The engine itself.
+GPU_PROCESS_BYTES: Final = 640 << 20  # In VRAM: the driver's context, kernels and workspaces of an engine.
 BATCH_DEFAULT: Final = 512
 EMBEDDING_BATCH_MAX: Final = 8192
 CONTEXT_AS_TRAINED: Final = -1
@@ -32,17 +33,42 @@ _BLOCK_BYTES: Final = {  # Of 32 numbers in the cache.
 }
 
 
+class MemoryUse(NamedTuple):
+    """What a replica takes of a machine's two memories."""
+
+    vram_bytes: int = 0
+    ram_bytes: int = 0
+
+
+NO_MEMORY: Final = MemoryUse()
+
+
 @dataclass(frozen=True, slots=True)
 class MemoryNeed:
-    """All zero: not known."""
+    """All zero: not known. `gpu_share`: how much of the weights and of the cache go to a GPU that is used."""
 
     weights_bytes: int = 0
     kv_cache_bytes: int = 0
     overhead_bytes: int = 0
+    gpu_share: float = 1.0
 
     @property
     def total_bytes(self) -> int:
+        """In RAM, all of it."""
         return self.weights_bytes + self.kv_cache_bytes + self.overhead_bytes
+
+    @property
+    def on_gpu(self) -> MemoryUse:
+        """With a GPU. Layers that stay in RAM are charged there; what a batch takes on its way, to both."""
+        layers = self.weights_bytes + self.kv_cache_bytes
+        if not layers:
+            return NO_MEMORY
+        computing = max(self.overhead_bytes - PROCESS_BYTES, 0)
+        in_vram = int(layers * self.gpu_share)
+        left = layers - in_vram
+        return MemoryUse(
+            in_vram + computing + GPU_PROCESS_BYTES, PROCESS_BYTES + (left + computing if left else 0)
+        )
 
 
 def context_problem(requested: int | None, trained: int) -> str:
@@ -110,7 +136,16 @@ def memory_need(
         weights_bytes,
         kv_cache_bytes=_kv_cache(header, config, context),
         overhead_bytes=PROCESS_BYTES + _computing(header, config, context, parallel),
+        gpu_share=_gpu_share(header, config),
     )
+
+
+def _gpu_share(header: GgufHeader, config: ModelConfig) -> float:
+    """llama.cpp counts the output as a layer, too. A negative number means all."""
+    layers = config.gpu_layers
+    if layers is None or layers < 0 or not header.block_count:
+        return 1.0
+    return min(layers / (header.block_count + 1), 1.0)
 
 
 def _kv_cache(header: GgufHeader, config: ModelConfig, context: int) -> int:

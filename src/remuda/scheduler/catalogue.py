@@ -23,7 +23,7 @@ from remuda.models.config import ModelConfig
 from remuda.models.facts import ModelFacts, folder_facts, gguf_facts
 from remuda.models.files import NeededFile
 from remuda.models.gguf import CutOff, GgufHeader
-from remuda.models.memory import effective_context, memory_need
+from remuda.models.memory import NO_MEMORY, effective_context, memory_need
 from remuda.models.model_folder import folder_stamp, is_model_folder
 from remuda.models.needed_files import needed_files
 from remuda.models.paths import check_absolute_paths
@@ -70,6 +70,7 @@ class Catalogued:
             revision=config.revision,
             weights_bytes=size,
             memory_bytes=0 if memory is None else memory.total_bytes,
+            on_gpu=NO_MEMORY if memory is None else memory.on_gpu,
             file=config.file if names_file(config) else "",
             selector=config.selector,
             parallel=config.parallel or 0,

@@ -13,6 +13,7 @@ from remuda.fleet.identity import NodeTokens
 from remuda.fleet.model import Node
 from remuda.inference.model import ReplicaEndpoint
 from remuda.models.files import Manifest
+from remuda.models.memory import NO_MEMORY, MemoryUse
 from remuda.ops.model import OpId, UnloadReason
 from remuda.wire.nodes import CutOffFile, Report
 
@@ -42,6 +43,7 @@ class Replica:
     revision: str  # Of the configuration it is made from.
     memory_bytes: int = 0  # What was set aside for it; 0: not known.
     in_vram: bool = False
+    ram_beside_bytes: int = 0  # In RAM, of one that is in VRAM.
     parallel: int = 0  # How many requests it takes at once; 0: not known.
     address: str = ""
     protocol: str = ""
@@ -129,11 +131,18 @@ class Need:
     backend: str
     revision: str
     weights_bytes: int = 0  # On disk; 0: not known.
-    memory_bytes: int = 0  # Once loaded, context included; 0: not known.
+    memory_bytes: int = 0  # Once loaded into RAM, context included; 0: not known.
+    on_gpu: MemoryUse = NO_MEMORY  # Once loaded with a GPU; 0: as in RAM.
     file: str = ""  # Below the models folder; empty: the backend finds its model by itself.
     selector: Mapping[str, str] = field(default_factory=dict)
     parallel: int = 0
     on_cpu: bool = False  # No layer of it is to be in a GPU, whatever the build could do.
+
+    def use(self, *, in_vram: bool) -> MemoryUse:
+        """What it is expected to take; 0: not known."""
+        if not in_vram:
+            return MemoryUse(0, self.memory_bytes)
+        return self.on_gpu if self.on_gpu.vram_bytes else MemoryUse(self.memory_bytes, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +154,7 @@ class Resident:
     in_vram: bool
     movable: bool  # Loaded, idle everywhere and not pinned: it may go to make room.
     last_used: datetime
+    ram_beside_bytes: int = 0  # In RAM, of one that is in VRAM.
 
 
 class FilesTold(StrEnum):
@@ -194,6 +204,9 @@ class NodeOffer:
     disk_free: int = 0
     residents: tuple[Resident, ...] = ()
     busy: int = 0  # Requests in flight on it.
+    # What replicas of the model were seen to take, best on such hardware and with such a build.
+    measured_in_vram: MemoryUse | None = None
+    measured_in_ram: MemoryUse | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +215,7 @@ class Placed:
     in_vram: bool
     evict: tuple[ReplicaKey, ...] = ()  # These go first.
     copied: str = ""  # What is copied there first, and from whom; empty: nothing.
+    memory: MemoryUse = NO_MEMORY  # To be set aside for it; 0: not known.
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ answered by planning an install that is not made.
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Final
@@ -31,13 +31,15 @@ from remuda.gallery.model import GalleryEntry, Reading, galleries_to_json
 from remuda.gallery.resolve import preferred_tokens, uses_gpu
 from remuda.models.files import NeededFile
 from remuda.models.gguf import parts_of
+from remuda.models.memory import NO_MEMORY, MemoryUse
 from remuda.ops.model import Kind, OpId, RollOut, Source, State
 from remuda.ops.selection import Selection, installed_under
 from remuda.ops.targets import Draft, PlanningContext, WantedOperation, builds_of, machine_of, proposal
 from remuda.scheduler.disk_room import DropPlan, FilesInFleet, NoRoom, disk_of, room_for
+from remuda.scheduler.measured_memory import MemoryBook, MemoryKey, build_of, hardware_of, reported_use
 from remuda.scheduler.model import FilesTold, Need, NodeOffer, Replica, Replicas, ReplicaState, Resident
 from remuda.scheduler.staging import NOTHING_TO_COPY, copy_plan, files_on
-from remuda.wire.nodes import CutOffFile, InstalledArtifact
+from remuda.wire.nodes import CutOffFile, InstalledArtifact, Report
 
 _NOBODYS = OpId("nobodys")
 _UNTOLD = "its worker has not said yet what it has installed; try again in a few seconds"
@@ -152,6 +154,7 @@ class PlacementFacts:
     frontend: str = ""  # Who would have to reach the node: this one.
     files: Sequence[NeededFile] = ()  # Of the model, where they are known.
     fetched: FilesInFleet = field(default_factory=FilesInFleet)  # What could go to make room for them.
+    memory: MemoryBook = field(default_factory=MemoryBook)  # What replicas were seen to take.
 
 
 def offers(need: Need, fleet: PlacementFacts) -> list[NodeOffer]:
@@ -167,7 +170,9 @@ def _offer(need: Need, view: ObservedNode, rows: Sequence[Replica], fleet: Place
     figures = node.resources
     ceiling = node_vram_ceiling(node)
     unreached = view.standing.unreached.get(fleet.frontend, "")
-    vram_free, ram_free = _free(node, ceiling, rows)
+    uses = {row.key: _use_of(row, view.report) for row in rows}
+    vram_free, ram_free = _free(node, ceiling, uses, {row.key for row in rows if _is_shown(row, node)})
+    kind = MemoryKey(need.model, need.revision, build_of(view, need.backend), hardware_of(node))
     leaving = sum(_leaves(row) and row.key.model == need.model for row in rows)
     copy = None if fleet.shared else copy_plan(fleet.files, view, fleet.nodes)
     room: DropPlan | NoRoom = DropPlan()
@@ -205,8 +210,12 @@ def _offer(need: Need, view: ObservedNode, rows: Sequence[Replica], fleet: Place
         unified=_unified(figures),
         disk_known=fleet.checks_disk and figures.total_disk > 0,
         disk_free=figures.available_disk,
-        residents=tuple(_resident(row, fleet) for row in rows if not _immovable(row, need, fleet)),
+        residents=tuple(
+            _resident(row, uses[row.key], fleet) for row in rows if not _immovable(row, need, fleet)
+        ),
         busy=sum(fleet.in_flight(row.key) for row in rows),
+        measured_in_vram=fleet.memory.of(kind),
+        measured_in_ram=fleet.memory.of(kind._replace(hardware="")),
     )
 
 
@@ -281,29 +290,43 @@ def _unified(figures: Resources) -> bool:
     return figures.total_vram == figures.total_ram or figures.capability.startswith(_SHARE_RAM)
 
 
-def _free(node: Node, budget: int | None, rows: Sequence[Replica]) -> tuple[int, int]:
+def _use_of(row: Replica, report: Report | None) -> MemoryUse:
+    """What it takes, as its worker measured it. RAM fills while a replica works, so of that it is at least
+    what was set aside; before it is loaded that is all there is."""
+    told = reported_use(row, report) or NO_MEMORY
+    if row.in_vram:
+        vram = told.vram_bytes or row.memory_bytes
+        return MemoryUse(vram, max(told.ram_bytes, row.ram_beside_bytes))
+    return MemoryUse(0, max(told.ram_bytes, row.memory_bytes))
+
+
+def _free(
+    node: Node, budget: int | None, uses: Mapping[ReplicaKey, MemoryUse], shown: Collection[ReplicaKey]
+) -> tuple[int, int]:
     """VRAM and RAM. A budget caps what replicas use together, whatever others on that machine leave free. So
     does all RAM there is: a report takes weights that are only mapped for free. Less than nothing, where more
     is used than may be: what is unloaded has to make up for that as well."""
     figures = node.resources
     unified = _unified(figures)
-    in_vram = [row for row in rows if row.in_vram]
-    in_ram = [row for row in rows if unified or not row.in_vram]
-    vram = figures.available_vram - _not_shown(in_vram, node)
+    not_shown = [use for key, use in uses.items() if key not in shown]
+    vram = figures.available_vram - _in_vram(not_shown)
     if budget is not None:
-        vram = min(vram, budget - _bytes(in_vram))
-    ram = min(figures.available_ram - _not_shown(in_ram, node), figures.total_ram - _bytes(in_ram))
+        vram = min(vram, budget - _in_vram(uses.values()))
+    ram = min(
+        figures.available_ram - _in_ram(not_shown, unified=unified),
+        figures.total_ram - _in_ram(uses.values(), unified=unified),
+    )
     if unified:
         vram = min(vram, ram)
     return vram, ram
 
 
-def _not_shown(rows: Sequence[Replica], node: Node) -> int:
-    return _bytes([row for row in rows if not _is_shown(row, node)])
+def _in_vram(uses: Iterable[MemoryUse]) -> int:
+    return sum(use.vram_bytes for use in uses)
 
 
-def _bytes(rows: Sequence[Replica]) -> int:
-    return sum(row.memory_bytes for row in rows)
+def _in_ram(uses: Iterable[MemoryUse], *, unified: bool) -> int:
+    return sum(use.ram_bytes + (use.vram_bytes if unified else 0) for use in uses)
 
 
 def _is_shown(row: Replica, node: Node) -> bool:
@@ -326,13 +349,14 @@ def _immovable(row: Replica, need: Need, fleet: PlacementFacts) -> bool:
     return row.key.model in fleet.pinned and row.key.model != need.model and not _leaves(row)
 
 
-def _resident(row: Replica, fleet: PlacementFacts) -> Resident:
+def _resident(row: Replica, use: MemoryUse, fleet: PlacementFacts) -> Resident:
     now = fleet.replicas.now
     loaded_at = row.updated_at or now
     idle = row.state is ReplicaState.LOADED and not fleet.in_flight(row.key)
     return Resident(
         key=row.key,
-        memory_bytes=row.memory_bytes,
+        memory_bytes=use.vram_bytes if row.in_vram else use.ram_bytes,
+        ram_beside_bytes=use.ram_bytes if row.in_vram else 0,
         in_vram=row.in_vram,
         movable=idle and row.key.model not in fleet.pinned and now - loaded_at >= _SETTLING,
         last_used=max(row.last_used or loaded_at, loaded_at),

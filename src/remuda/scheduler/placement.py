@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from remuda.fleet.model import RESERVED_PREFIX
+from remuda.models.memory import MemoryUse
 from remuda.scheduler.model import FilesTold, Need, NodeOffer, Placed, Resident, Unplaceable
 from remuda.wire.nodes import CutOffFile
 
@@ -23,7 +24,7 @@ _SOMETHING: Final = 1  # Bytes: what a need or a resident of unknown size counts
 @dataclass(frozen=True, slots=True)
 class _Fit:
     offer: NodeOffer
-    in_vram: bool
+    wanted: "_Wanted"
     evict: tuple[Resident, ...]
     left_bytes: int
 
@@ -39,7 +40,7 @@ class _Fit:
             len(self.evict),
             last_used,
             not offer.has_backend,
-            not self.in_vram,
+            not self.wanted.in_vram,
             offer.busy,
             -self.left_bytes,
             offer.node,
@@ -73,7 +74,8 @@ def place(need: Need, offers: Sequence[NodeOffer]) -> Placed | Unplaceable:
     if fits:
         best = min(fits, key=lambda fit: fit.rank)
         evict = tuple(one.key for one in best.evict)
-        return Placed(best.offer.node, best.in_vram, evict, _copied(best.offer))
+        wanted = best.wanted
+        return Placed(best.offer.node, wanted.in_vram, evict, _copied(best.offer), wanted.use)
     refused = {offer.name: found for offer, found in looked if isinstance(found, _Refusal)}
     nearest_first = sorted(refused, key=lambda name: (refused[name].rank, name))
     return Unplaceable(
@@ -157,20 +159,64 @@ def _no_slot(need: Need, offer: NodeOffer) -> _Refusal | None:
 # Memory.
 
 
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """What a replica would take on one node. `measured`: others like it took so much."""
+
+    use: MemoryUse
+    in_vram: bool
+    unified: bool
+    measured: bool = False
+
+    @property
+    def size_bytes(self) -> int:
+        """Of the memory that its model goes to; 0: not known."""
+        return sum(self.use) if self.unified or not self.in_vram else self.use.vram_bytes
+
+    @property
+    def beside_bytes(self) -> int:
+        """In RAM, of a model that is in VRAM."""
+        return self.use.ram_bytes if self.in_vram and not self.unified else 0
+
+
+def _wanted(need: Need, offer: NodeOffer, *, in_vram: bool) -> _Wanted:
+    """RAM fills while a replica works, so what was measured there counts only where it is more. What goes to
+    VRAM is taken at the start."""
+    expected = need.use(in_vram=in_vram)
+    measured = offer.measured_in_vram if in_vram else offer.measured_in_ram
+    if measured is None:
+        return _Wanted(expected, in_vram, offer.unified)
+    ram = max(measured.ram_bytes, expected.ram_bytes)
+    use = MemoryUse(measured.vram_bytes if in_vram else 0, ram)
+    return _Wanted(use, in_vram, offer.unified, measured=in_vram or ram > expected.ram_bytes)
+
+
 def _in_memory(need: Need, offer: NodeOffer) -> _Fit | _Refusal:
     """In VRAM, all of it, unless there is none, or the build or the model's configuration leaves it alone."""
     in_vram = offer.vram_total > 0 and not offer.on_cpu and not need.on_cpu
+    wanted = _wanted(need, offer, in_vram=in_vram)
     total, free = (offer.vram_total, offer.vram_free) if in_vram else (offer.ram_total, offer.ram_free)
     if not total:  # Of a peer that tells nothing about its memory nothing can be concluded.
-        return _Fit(offer, in_vram, (), 0)
-    wanted = need.memory_bytes or _SOMETHING
-    if wanted > total:
-        return _too_large(need, offer, total, in_vram=in_vram)
+        return _Fit(offer, wanted, (), 0)
+    size = wanted.size_bytes or _SOMETHING
+    if size > total:
+        return _too_large(need, offer, wanted, total)
     there = [one for one in offer.residents if _in_the_way(one, offer, in_vram=in_vram)]
-    evict = _fewest(wanted - free, [one for one in there if one.movable])
+    evict = _fewest(size - free, [one for one in there if one.movable])
     if evict is None:
-        return _too_full(need, offer, free, there, in_vram=in_vram)
-    return _Fit(offer, in_vram, evict, min(free + _bytes(evict), total) - wanted)
+        return _too_full(need, offer, wanted, free, there)
+    return _no_ram_beside(offer, wanted, evict) or _Fit(
+        offer, wanted, evict, min(free + _bytes(evict), total) - size
+    )
+
+
+def _no_ram_beside(offer: NodeOffer, wanted: _Wanted, evict: Sequence[Resident]) -> _Refusal | None:
+    """For the layers that stay there."""
+    free = offer.ram_free + sum(one.ram_beside_bytes for one in evict)
+    if not offer.ram_total or wanted.beside_bytes <= free:
+        return None
+    needs, has = _sizes(wanted.beside_bytes, max(free, 0))
+    return _Refusal(f"needs {needs} of RAM beside its VRAM, {has} free; unload or stop something there")
 
 
 def _in_the_way(resident: Resident, offer: NodeOffer, *, in_vram: bool) -> bool:
@@ -227,39 +273,38 @@ def _incomplete(file: CutOffFile) -> _Refusal:
     )
 
 
-def _too_large(need: Need, offer: NodeOffer, total: int, *, in_vram: bool) -> _Refusal:
-    needs, available = _set_against(need, total, in_vram=in_vram)
-    helps = _what_helps(need, offer, in_vram=in_vram)
-    return _Refusal(f"{needs}, {available} available; {helps}")
+def _too_large(need: Need, offer: NodeOffer, wanted: _Wanted, total: int) -> _Refusal:
+    needs, available = _set_against(wanted, total)
+    return _Refusal(f"{needs}, {available} available; {_what_helps(need, offer, wanted)}")
 
 
 def _too_full(
-    need: Need, offer: NodeOffer, free: int, there: Sequence[Resident], *, in_vram: bool
+    need: Need, offer: NodeOffer, wanted: _Wanted, free: int, there: Sequence[Resident]
 ) -> _Refusal:
     idle = [one for one in there if one.movable]
-    needs, free_there = _set_against(need, max(free, 0), in_vram=in_vram)
+    needs, free_there = _set_against(wanted, max(free, 0))
     lacks = f"{needs}, {free_there} free"
-    if free + _bytes(there) >= (need.memory_bytes or _SOMETHING):
+    if free + _bytes(there) >= (wanted.size_bytes or _SOMETHING):
         return _Refusal(f"{lacks}, and the other models there are busy; try again later", waiting_helps=True)
-    helps = _what_helps(need, offer, in_vram=in_vram)
+    helps = _what_helps(need, offer, wanted)
     if not idle:
         return _Refusal(f"{lacks}, and no idle model could be unloaded; {helps}")
     return _Refusal(f"{lacks}, and unloading idle models would free only {_size(_bytes(idle))}; {helps}")
 
 
-def _what_helps(need: Need, offer: NodeOffer, *, in_vram: bool) -> str:
-    if not need.memory_bytes:
+def _what_helps(need: Need, offer: NodeOffer, wanted: _Wanted) -> str:
+    if not wanted.size_bytes:
         return "unload or stop something there"
     context = " or `context_size`" if _in_gguf(need) else ""
     smaller = f"a smaller quantisation{context} needs less"
-    other = _other_memory(need, offer, in_vram=in_vram)
+    other = _other_memory(need, offer, in_vram=wanted.in_vram)
     return f"{smaller}; {other}" if other else smaller
 
 
 def _other_memory(need: Need, offer: NodeOffer, *, in_vram: bool) -> str:
     """What would make it use the other kind of memory, if that has room."""
     free = offer.ram_free if in_vram else offer.vram_free
-    if need.memory_bytes > free:
+    if _wanted(need, offer, in_vram=not in_vram).size_bytes > free:
         return ""
     there = f"{_kind(not in_vram)}, of which {_size(free)} is free"
     if in_vram:
@@ -273,11 +318,12 @@ def _in_gguf(need: Need) -> bool:
     return need.file.endswith(".gguf")
 
 
-def _set_against(need: Need, there: int, *, in_vram: bool) -> tuple[str, str]:
-    if not need.memory_bytes:
-        return f"needs some {_kind(in_vram)}", _size(there)
-    needs, has = _sizes(need.memory_bytes, there)
-    return f"needs {needs} of {_kind(in_vram)}", has
+def _set_against(wanted: _Wanted, there: int) -> tuple[str, str]:
+    kind = _kind(wanted.in_vram)
+    if not wanted.size_bytes:
+        return f"needs some {kind}", _size(there)
+    needs, has = _sizes(wanted.size_bytes, there)
+    return f"needs {needs} of {kind}{' (measured)' if wanted.measured else ''}", has
 
 
 def _kind(in_vram: bool) -> str:

@@ -18,6 +18,7 @@ from remuda.scheduler.demand import NO_NODE
 from remuda.scheduler.disk_room import FilesInFleet
 from remuda.scheduler.file_room import FileRoom
 from remuda.scheduler.load_ops import UnloadRequests, load_operation
+from remuda.scheduler.measured_memory import MemoryBook
 from remuda.scheduler.model import (
     FilesTold,
     ModelFit,
@@ -56,6 +57,7 @@ class PlacementInputs:
     frontend: str = ""
     needed: ReadNeeded | None = None
     room: FileRoom | None = None  # For files of models; None: nothing is removed for them.
+    memory: Callable[[], MemoryBook] = MemoryBook  # What replicas were seen to take.
 
 
 class ReplicaPlacer:
@@ -161,7 +163,17 @@ class ReplicaPlacer:
         pinned = {one.config.id for one in self._catalogue.models.values() if one.config.pinned}
         by = self._by
         fleet = PlacementFacts(
-            nodes, seen, by.in_flight, pinned, unfit, by.shared, by.checks_disk, by.frontend, files, fetched
+            nodes,
+            seen,
+            by.in_flight,
+            pinned,
+            unfit,
+            by.shared,
+            by.checks_disk,
+            by.frontend,
+            files,
+            fetched,
+            by.memory(),
         )
         here = {view.standing.node.id for view in nodes if view.standing.node.machine_id in self._by.here}
         return [
@@ -191,7 +203,8 @@ class ReplicaPlacer:
             op,
             need.backend,
             need.revision,
-            memory_bytes=need.memory_bytes,
+            memory_bytes=placed.memory.vram_bytes if placed.in_vram else placed.memory.ram_bytes,
+            ram_beside_bytes=placed.memory.ram_bytes if placed.in_vram else 0,
             in_vram=placed.in_vram,
             parallel=need.parallel,
         )

@@ -29,7 +29,7 @@ from remuda.ops.ports import Progress
 from remuda.store.ops_codec import Document, StoredReason, StoredSource, StoredStepReason
 from remuda.wire.nodes import InstalledArtifact
 
-SCHEMA_VERSION = 22
+SCHEMA_VERSION = 23
 """What this release writes. Counts up with each migration."""
 
 MIN_COMPATIBLE_VERSION = 1
@@ -326,6 +326,7 @@ replicas = Table(
     Column("revision", Text, nullable=False),
     Column("memory_bytes", BigInteger, nullable=False),
     Column("in_vram", Boolean, nullable=False),
+    Column("ram_beside_bytes", BigInteger, nullable=False, server_default="0"),
     Column("parallel", Integer, nullable=False),
     Column("address", Text, nullable=False),
     Column("protocol", Text, nullable=False),
@@ -387,6 +388,18 @@ benchmarks = Table(
     Column("prompt_tokens_per_s", Double, nullable=False),
     Column("revision", Text, nullable=False),
     Column("backend", Text, nullable=False),
+    Column("measured_at", Instant, nullable=False),
+)
+
+measured_memory = Table(
+    "measured_memory",
+    metadata,
+    Column("model", Text, primary_key=True),
+    Column("revision", Text, primary_key=True),
+    Column("build", Text, primary_key=True),
+    Column("hardware", Text, primary_key=True),
+    Column("vram_bytes", BigInteger, nullable=False),
+    Column("ram_bytes", BigInteger, nullable=False),
     Column("measured_at", Instant, nullable=False),
 )
 

@@ -237,6 +237,9 @@ class RunningReplica(Message):
     protocol: Annotated[str, OMIT_EMPTY] = ""  # Empty: gRPC.
     restarts: Annotated[Count, OMIT_EMPTY] = 0  # Times it was started again after it ended by itself.
     trouble: Annotated[str, OMIT_EMPTY] = ""  # Why it is not ready, or why its last process ended.
+    # The most that this instance was seen to take; both 0: the worker cannot tell.
+    ram_bytes: Annotated[Uint64, OMIT_EMPTY] = 0
+    vram_bytes: Annotated[Uint64, OMIT_EMPTY] = 0
 
 
 class StoppedReplica(Message):

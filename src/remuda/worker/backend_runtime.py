@@ -28,15 +28,17 @@ from remuda.worker.depot.depot import Depot, collect
 from remuda.worker.enrolment import OpeningTokens
 from remuda.worker.files.objects import SharedStorage
 from remuda.worker.files.service import FileService
+from remuda.worker.hardware.host import SystemHost
 from remuda.worker.http.app import TokenGuard, application
 from remuda.worker.http.backend_proxy import open_door
 from remuda.worker.http.server import App
 from remuda.worker.launching.environment import scrubbed
 from remuda.worker.launching.starting import Starting
-from remuda.worker.ports import Hear, Publish
+from remuda.worker.ports import HardwareSource, Hear, Publish
 from remuda.worker.processes.calls import BackendCalls
 from remuda.worker.processes.logs import ProcessLogs
 from remuda.worker.processes.machine import LocalMachine
+from remuda.worker.processes.memory_use import UNKNOWN, MemoryMeter, ProcessMemory
 from remuda.worker.processes.model import USUAL, BackendTimeouts, PortBook, ProcessPhase, Protocol
 from remuda.worker.processes.supervisor import Supervisor, end_survivors
 from remuda.worker.staging.fetching import ModelFetcher
@@ -94,7 +96,9 @@ class BackendRuntime:
         entropy: Entropy,
         storage: SharedStorage | None = None,
         fetches: FetchAccess | None = None,
+        hardware: HardwareSource | None = None,
     ) -> None:
+        """Without `hardware` nothing is told of the memory that processes take."""
         self._settings = settings
         self._depot = depot
         self._clock = clock
@@ -110,6 +114,9 @@ class BackendRuntime:
             entropy=entropy,
             changed=changed,
             timeouts=settings.timeouts,
+        )
+        self._memory = (
+            None if hardware is None else MemoryMeter(self._supervisor.replicas, hardware, SystemHost())
         )
         environ = scrubbed(settings.environ, settings.secrets, settings.backend_env)
         starting = Starting(environ, settings.tokens, settings.bind, settings.timeouts.start)
@@ -129,7 +136,11 @@ class BackendRuntime:
             more=self._files.commands,
             fetcher=None if fetches is None else self._fetcher(fetches),
             model_files_budget=settings.model_files_budget,
+            memory_use=self._memory_use,
         )
+
+    def _memory_use(self, instance: str) -> ProcessMemory:
+        return UNKNOWN if self._memory is None else self._memory.of(instance)
 
     def _fetcher(self, fetches: FetchAccess) -> ModelFetcher:
         return ModelFetcher(
@@ -176,6 +187,8 @@ class BackendRuntime:
             await guards.start(self._reaper.run)
             guards.start_soon(reap_orphans)
             guards.start_soon(self._tidy)
+            if self._memory is not None:
+                guards.start_soon(self._memory.run)
             await guards.start(self._files.run)
             async with anyio.create_task_group() as services:
                 await services.start(self._supervisor.run)

@@ -5,6 +5,9 @@ from hypothesis import strategies as st
 from remuda.models.config import ModelConfig, Parameters
 from remuda.models.gguf import GgufHeader
 from remuda.models.memory import (
+    GPU_PROCESS_BYTES,
+    NO_MEMORY,
+    PROCESS_BYTES,
     MemoryNeed,
     context_problem,
     context_warning,
@@ -146,3 +149,29 @@ def test_context_beyond_the_training_is_warned_of() -> None:
     assert "trained for 4096" in context_warning(8192, 4096)
     assert not context_warning(4096, 4096)
     assert not context_warning(8192, 0)
+
+
+# With a GPU.
+
+
+def test_a_gpu_takes_the_driver_s_share_beside_the_model() -> None:
+    need = memory_need(LLAMA_8B, 5 * GIB, PLAIN, 8192, 1)
+    assert need.on_gpu.vram_bytes == need.total_bytes - PROCESS_BYTES + GPU_PROCESS_BYTES
+    assert need.on_gpu.ram_bytes == PROCESS_BYTES
+
+
+def test_layers_that_stay_in_ram_are_charged_there() -> None:
+    config = PLAIN.model_copy(update={"gpu_layers": LLAMA_8B.block_count // 2})
+    whole, half = (memory_need(LLAMA_8B, 5 * GIB, one, 8192, 1).on_gpu for one in (PLAIN, config))
+    assert half.vram_bytes < whole.vram_bytes - 2 * GIB
+    assert half.ram_bytes > whole.ram_bytes + 2 * GIB
+
+
+def test_more_layers_than_there_are_means_all() -> None:
+    config = PLAIN.model_copy(update={"gpu_layers": 99_999_999})
+    all_of_them, named = (memory_need(LLAMA_8B, 5 * GIB, one, 8192, 1).on_gpu for one in (PLAIN, config))
+    assert all_of_them == named
+
+
+def test_of_what_is_not_known_nothing_is_expected_on_a_gpu_either() -> None:
+    assert memory_need(None, 0, PLAIN, 8192, 1).on_gpu == NO_MEMORY

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from remuda.core.ids import NodeId
+from remuda.models.memory import MemoryUse
 from remuda.scheduler.model import FilesTold, Need, NodeOffer, Placed, Unplaceable
 from remuda.scheduler.placement import place
 from remuda.wire.nodes import CutOffFile
@@ -39,11 +40,15 @@ def why(need: Need, offer: NodeOffer) -> str:
 
 
 def test_node_with_room_takes_it_into_vram() -> None:
-    assert place(a_need(), [an_offer()]) == Placed(NodeId("id-gpu-1"), in_vram=True)
+    need = a_need()
+    memory = MemoryUse(need.memory_bytes, 0)
+    assert place(need, [an_offer()]) == Placed(NodeId("id-gpu-1"), in_vram=True, memory=memory)
 
 
 def test_node_without_gpu_takes_it_into_ram() -> None:
-    assert place(a_need(), [a_cpu_offer()]) == Placed(NodeId("id-cpu-1"), in_vram=False)
+    need = a_need()
+    memory = MemoryUse(0, need.memory_bytes)
+    assert place(need, [a_cpu_offer()]) == Placed(NodeId("id-cpu-1"), in_vram=False, memory=memory)
 
 
 def test_node_that_nothing_has_to_leave_comes_first() -> None:

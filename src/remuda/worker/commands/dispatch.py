@@ -60,6 +60,7 @@ from remuda.worker.commands.running_work import Outlet, WorkInHand
 from remuda.worker.depot.depot import Depot
 from remuda.worker.depot.install_spec import RequestResolver
 from remuda.worker.ports import BusRequest, Hear, Publish
+from remuda.worker.processes.memory_use import UNKNOWN, ProcessMemory
 from remuda.worker.processes.ports import Supervision
 from remuda.worker.staging.commands import FetchCommand
 from remuda.worker.staging.dropping import DropCommand, FetchedFiles
@@ -212,6 +213,7 @@ class Commands:
         more: Sequence[Answering] = (),
         fetcher: ModelFetcher | None = None,
         model_files_budget: str = "",
+        memory_use: Callable[[str], ProcessMemory] = lambda instance: UNKNOWN,
     ) -> None:
         """`more` are commands that are not about backends. Without a `fetcher` no model files are fetched."""
         orders = RequestResolver(galleries, open_galleries, machine)
@@ -231,6 +233,7 @@ class Commands:
             listing,
             orders.capability,
             changed,
+            memory_use,
             fetches_files=fetcher is not None,
             model_files_budget=model_files_budget,
         )

@@ -21,6 +21,7 @@ from remuda.worker.depot.depot import Depot
 from remuda.worker.depot.layout import DepotLayout, read_last_start, read_record, start_check
 from remuda.worker.depot.listing import ListedBackend, tell_changes
 from remuda.worker.launching.starting import starts_alone
+from remuda.worker.processes.memory_use import UNKNOWN, ProcessMemory
 from remuda.worker.processes.model import ProcessStatus, Protocol
 from remuda.worker.processes.ports import Supervision
 
@@ -38,11 +39,14 @@ class ReportBuilder:
         models: ModelListing,
         capability: Callable[[], Awaitable[str]],
         changed: Callable[[], None],
+        memory_use: Callable[[str], ProcessMemory] = lambda instance: UNKNOWN,
         *,
         fetches_files: bool = False,
         model_files_budget: str = "",
     ) -> None:
-        """`changed` is called when the account has become another by what is installed."""
+        """`changed` is called when the account has become another by what is installed. `memory_use` tells
+        what the process of an instance takes."""
+        self._memory_use = memory_use
         self._fetches_files = fetches_files
         self._model_files_budget = model_files_budget
         self._depot = depot
@@ -108,6 +112,7 @@ class ReportBuilder:
             self._changed()
 
     def _running_replica(self, replica: ProcessStatus) -> RunningReplica:
+        use = self._memory_use(replica.instance)
         return RunningReplica(
             model_id=replica.key.model_id,
             replica_index=replica.key.replica_index,
@@ -118,6 +123,8 @@ class ReportBuilder:
             protocol=replica.protocol.value if replica.protocol is Protocol.HTTP else "",
             restarts=replica.restarts,
             trouble=replica.trouble,
+            ram_bytes=use.ram_bytes,
+            vram_bytes=use.vram_bytes,
         )
 
 

@@ -4,20 +4,17 @@ Both functions block, so the inventory calls them in a thread, with a deadline (
 NVML for ever), and keeps the last known figures.
 """
 
-import asyncio
 import platform
-import threading
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-import anyio
 import structlog
 
 from remuda.core import limits
+from remuda.host.bounded_looks import BoundedLook
 from remuda.worker.hardware.gpus import detect_amd, detect_apple, detect_intel, detect_nvidia, detect_tegra
 from remuda.worker.hardware.host import Host
 from remuda.worker.hardware.model import CUDA_MAJORS, Capacity, Facts, Gpu, GpuFindings, Hardware, capability
@@ -171,40 +168,14 @@ class HardwareInventory:
     def __init__(self, host: Host, models_dir: Path) -> None:
         self._host = host
         self._models_dir = models_dir
-        self._known: Hardware | None = None
-        self._under_way: anyio.Event | None = None  # One look at a time: who asks meanwhile waits for it.
-        self._late = False
+        self._looks = BoundedLook("hardware", self._look, limits.HARDWARE_S)
 
     async def current(self) -> Hardware:
-        looking = self._under_way or self._begin()
-        with anyio.move_on_after(limits.HARDWARE_S) as waiting:
-            await looking.wait()
-        late = waiting.cancelled_caught
-        if late and not self._late:
-            log.warning("hardware_look_timed_out", limit_s=limits.HARDWARE_S)
-        self._late = late
-        return self._known or _UNKNOWN
+        await self._looks.refresh()
+        return self._looks.latest or _UNKNOWN
 
-    def _begin(self) -> anyio.Event:
-        self._under_way = anyio.Event()
-        # A thread of its own: a pool's is waited for at exit, and a wedged driver holds it for ever.
-        loop = asyncio.get_running_loop()
-        threading.Thread(target=self._look, args=(loop,), name="hardware", daemon=True).start()
-        return self._under_way
-
-    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
-        found: Hardware | None = None
-        try:
-            if self._known is None:
-                found = detect(self._host, self._models_dir)
-            else:
-                found = refresh(self._known, self._host, self._models_dir)
-        finally:
-            with suppress(RuntimeError):  # The loop has ended.
-                loop.call_soon_threadsafe(self._end, found)
-
-    def _end(self, found: Hardware | None) -> None:
-        self._known = found or self._known
-        if self._under_way is not None:
-            self._under_way.set()
-        self._under_way = None
+    def _look(self) -> Hardware:
+        known = self._looks.latest
+        if known is None:
+            return detect(self._host, self._models_dir)
+        return refresh(known, self._host, self._models_dir)

@@ -37,6 +37,10 @@ class NvmlDevice(Protocol):
         """The parts of a GPU in MIG mode, perhaps none; None when it is used whole."""
         ...
 
+    def processes(self) -> Sequence[tuple[int, int | None]]:
+        """Those that compute on it, by pid, with the bytes that each takes; None: the driver does not say."""
+        ...
+
 
 class Nvml(Protocol):
     def driver_version(self) -> str: ...
@@ -108,6 +112,10 @@ class _SystemDevice:
                 continue
             found.append(_SystemDevice(self._library, handle))
         return found
+
+    def processes(self) -> Sequence[tuple[int, int | None]]:
+        found = self._library.call("nvmlDeviceGetComputeRunningProcesses", self._handle)
+        return [(int(one.pid), one.usedGpuMemory) for one in found]
 
 
 _READ_BYTES_MAX = 1 << 20

@@ -28,6 +28,7 @@ class RecordedDevice(BaseModel):
     memory: RecordedMemory
     cc: tuple[int, int]
     slices: list["RecordedDevice"] | None = None
+    processes: list[tuple[int, int | None]] = []
     broken: bool = False
 
 
@@ -107,6 +108,9 @@ class RecordedNvmlDevice:
     def slices(self) -> Sequence[NvmlDevice] | None:
         parts = self._answering().slices
         return None if parts is None else [RecordedNvmlDevice(part) for part in parts]
+
+    def processes(self) -> Sequence[tuple[int, int | None]]:
+        return self._answering().processes
 
 
 @dataclass(frozen=True)
