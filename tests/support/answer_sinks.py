@@ -24,6 +24,10 @@ class RelayedClient:
     status: int = 0
     content_type: bytes = b""
     pieces: list[bytes] = field(default_factory=list)
+    waited_s: float = 0.25
+
+    def spent_s(self) -> float:
+        return 1.5
 
     @property
     def begun(self) -> bool:

@@ -1,7 +1,7 @@
 """A gateway for inference on a real socket, with replicas that do what a test tells them."""
 
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -23,9 +23,17 @@ from remuda.gateway.requests_under_way import Running
 from remuda.gateway.server import serve
 from remuda.gateway.services import Access, Inference, Services
 from remuda.gateway.sessions import Sessions
-from remuda.inference.answers import AnswerFormat, AnswerSink, ByteSink
+from remuda.inference.answers import (
+    NOTHING,
+    AnswerFormat,
+    AnswerSink,
+    ByteSink,
+    FinishReason,
+    TextSink,
+    Usage,
+)
 from remuda.inference.failures import UpstreamFailed
-from remuda.inference.model import InferenceCall, ReplicaEndpoint, Upstream
+from remuda.inference.model import InferenceCall, ReplicaEndpoint, RequestKind, Upstream
 from remuda.models.config import ModelConfig
 from remuda.router.cold_path import ModelRefresh, nothing_new
 from remuda.router.dispatch import RequestDispatcher, WaitLimits
@@ -33,6 +41,13 @@ from remuda.router.live_table import Tables
 from remuda.router.loading import Meanwhile
 from remuda.router.table import Route, RoutedModel, Table
 from remuda.router.usage import RequestLedger
+from remuda.upstreams.http.openai_decoder import (
+    AnswerPart,
+    StreamDecoder,
+    embeddings_in,
+    vector_of,
+    whole_text,
+)
 
 Script = Callable[[InferenceCall, ByteSink], Awaitable[None]]  # Answers in OpenAI's bytes.
 TypedScript = Callable[[InferenceCall, AnswerSink], Awaitable[None]]  # Answers what is not relayed.
@@ -108,8 +123,61 @@ class _Scripted:
         if relay is not None:
             await self.script(call, relay)
             return
-        assert self.typed is not None
-        await self.typed(call, sink)
+        if self.typed is not None:
+            await self.typed(call, sink)
+            return
+        decoding = _Decoding(call, sink)
+        await self.script(call, decoding)
+        await decoding.end()
+
+
+class _Decoding:
+    """Decodes what a script writes, for clients of another API."""
+
+    def __init__(self, call: InferenceCall, sink: AnswerSink) -> None:
+        self._call = call
+        self._sink = sink
+        self._stream: StreamDecoder | None = None
+        self._body = b""
+        self._texts: TextSink | None = None
+        self._usage: Usage | None = None
+        self._finished = False
+
+    async def begin(self, status: int, content_type: bytes) -> None:
+        self._stream = StreamDecoder() if content_type == SSE else None
+
+    async def write(self, data: bytes) -> None:
+        if self._stream is None:
+            self._body += data
+        else:
+            await self._pass_on(self._stream.feed(data))
+
+    async def end(self) -> None:
+        if self._call.kind is RequestKind.EMBEDDING:
+            embeddings, usage = embeddings_in(self._body)
+            await self._sink.vectors([vector_of(one) for one in embeddings], usage)
+            return
+        if self._stream is None:
+            parts, self._usage = whole_text(self._body)
+            await self._pass_on(parts)
+        else:
+            self._usage = self._stream.usage
+        texts, tally = self._text_sink(), self._call.tally
+        if not self._finished:
+            await texts.finish(0, FinishReason.STOP)
+        await texts.end(self._usage or Usage(tally.prompt_tokens, tally.completion_tokens))
+
+    async def _pass_on(self, parts: Sequence[AnswerPart]) -> None:
+        for index, delta, reason in parts:
+            if reason is not None:
+                self._finished = True
+                await self._text_sink().finish(index, reason, delta)
+            elif delta is not NOTHING:
+                await self._text_sink().write(index, delta)
+
+    def _text_sink(self) -> TextSink:
+        self._texts = self._texts or self._sink.texts(1)
+        return self._texts
 
 
 Bring = Callable[[str, float | None, Meanwhile], Awaitable[None]]
@@ -192,6 +260,7 @@ class Gateway:
     running: Running
     clock: ForwardClock
     door: InferenceRoutes
+    models: "ScriptedModels"
     port: int = 0
 
     @property
@@ -237,14 +306,30 @@ def gateway(
         refresh_models=refresh_models,
     )
     access = Access(SecretStr("token"), keys_required, frozenset({"127.0.0.1", "localhost"}))
-    services = cast(Services, _Few(access, keyring, entropy, _Console(Sessions("", keyring, clock))))
+    console, models = _Console(Sessions("", keyring, clock)), ScriptedModels()
+    services = cast(Services, _Few(access, keyring, entropy, console, _Serving(models)))
     door = inference_routes(_nothing_here, services, inference, clock)
-    return Gateway(tables, ledger, upstreams, loading, keyring, metrics, running, clock, door)
+    return Gateway(tables, ledger, upstreams, loading, keyring, metrics, running, clock, door, models)
 
 
 @dataclass(frozen=True)
 class _Console:
     sessions: Sessions
+
+
+@dataclass
+class ScriptedModels:
+    """Notes who had what unloaded."""
+
+    unloaded: list[tuple[str, str]] = field(default_factory=list)
+
+    async def unload(self, name: str, by: str) -> None:
+        self.unloaded.append((name, by))
+
+
+@dataclass(frozen=True)
+class _Serving:
+    models: ScriptedModels
 
 
 @dataclass(frozen=True)
@@ -255,6 +340,7 @@ class _Few:
     keyring: KeyRing
     entropy: SystemEntropy
     console: _Console
+    serving: _Serving
 
 
 @asynccontextmanager

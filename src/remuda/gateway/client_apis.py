@@ -5,6 +5,7 @@ from starlette.types import ASGIApp
 from remuda.core.clock import Clock
 from remuda.gateway.inference.admission import Admission
 from remuda.gateway.inference.api import InferenceHandler, InferenceRoutes
+from remuda.gateway.ollama.api import OllamaApi
 from remuda.gateway.openai.api import OpenAiApi
 from remuda.gateway.services import Inference, Services
 
@@ -15,4 +16,8 @@ def inference_routes(
     """A path that several APIs cover is the first one's."""
     admission = Admission(services.access, services.keyring, inference.tables, services.console.sessions)
     handler = InferenceHandler(inference, admission, clock, f"req-{services.entropy.uuid()[:13]}-")
-    return InferenceRoutes(elsewhere, handler, (OpenAiApi(admission, inference.refresh_models),))
+    apis = (
+        OpenAiApi(admission, inference.refresh_models),
+        OllamaApi(admission, inference.dispatcher, services.serving.models, clock),
+    )
+    return InferenceRoutes(elsewhere, handler, apis)

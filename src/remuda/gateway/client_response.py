@@ -65,7 +65,9 @@ class ApiFormat(Protocol):
         """Whose answer it is, where the head was sent too early to say it."""
         ...
 
-    def loading_comment(self, status: LoadStatus) -> bytes: ...
+    def loading_comment(self, status: LoadStatus) -> bytes:
+        """Empty: the format has no comments, and nothing is sent before the answer."""
+        ...
 
 
 class ClientResponse:
@@ -243,10 +245,22 @@ class ClientResponse:
         if not self.stream or now_s < self._comment_at_s:
             return
         self._comment_at_s = now_s + _COMMENT_EVERY_S
+        comment = self._format.loading_comment(status)
+        if not comment:
+            return
         if not self._started:
             self.status = 200
             await self._start(self._format.stream_headers)
-        await self._put(self._format.loading_comment(status))
+        await self._put(comment)
+
+    def spent_s(self) -> float:
+        """Since the request came."""
+        return self._clock.monotonic() - self.began_s
+
+    @property
+    def waited_s(self) -> float:
+        """For a replica, and perhaps for its load."""
+        return self.routing.waited_s
 
     async def _pass_on(self) -> None:
         """From here on it is this answer."""

@@ -11,6 +11,7 @@ from msgspec import Meta, Raw, Struct, field, json
 Positive = Annotated[int, Meta(ge=1, lt=1 << 31)]
 Token = Annotated[int, Meta(ge=0, lt=1 << 31)]
 Text = str | list[str | Token | list[Token]]  # One, several, or as tokens; `mixed` says if it is neither.
+Temperature = Annotated[float, Meta(ge=0, le=2)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
 Factor = Annotated[float, Meta(ge=0, le=100)]
@@ -105,7 +106,7 @@ class _Sampling(Struct, kw_only=True):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     max_tokens: Positive | None = None
-    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
+    temperature: Temperature | None = None
     top_p: Share | None = None
     top_k: Span | None = None
     min_p: Share | None = None

@@ -118,6 +118,12 @@ class RequestDispatcher:
                     raise UpstreamFailed(failure.fault, cause, status=failure.status) from failure
                 raise
 
+    async def ready(self, model: str, routing: RoutingRecord, meanwhile: Meanwhile) -> None:
+        """Returns when there is a replica of the model, which is loaded if it has to be. Raises as `answer`
+        does."""
+        if not self._open_to(model, routing):
+            await self._wait_for_slot(model, routing, meanwhile)
+
     async def _try(
         self, call: InferenceCall, sink: AnswerSink, routing: RoutingRecord, meanwhile: Meanwhile
     ) -> None:

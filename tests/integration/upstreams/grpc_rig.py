@@ -33,6 +33,10 @@ class Client:
     status: int = 0
     content_type: bytes = b""
     writes: list[bytes] = field(default_factory=list)
+    waited_s: float = 0.0
+
+    def spent_s(self) -> float:
+        return 0.0
 
     @property
     def begun(self) -> bool:

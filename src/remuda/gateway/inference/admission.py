@@ -76,9 +76,13 @@ class Admission:
             )
         return session.key
 
-    def may_see_nodes(self, key: ApiKey | None) -> bool:
-        """Which machine answered is for admins; on loopback everyone is one."""
+    def is_admin(self, key: ApiKey | None) -> bool:
+        """On loopback everyone is one."""
         return not self._keys_required or (key is not None and key.scope is KeyScope.ADMIN)
+
+    def may_see_nodes(self, key: ApiKey | None) -> bool:
+        """Which machine answered is for admins."""
+        return self.is_admin(key)
 
     def chosen_node(self, name: bytes, key: ApiKey | None) -> str:
         """The node, by its name, that alone may answer. Forbidden to those who may not see nodes."""

@@ -7,6 +7,7 @@ Nothing here waits for anything but the client and the replica that answers.
 import asyncio
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from itertools import count
 from typing import Final
 
@@ -28,7 +29,8 @@ from remuda.gateway.server import line_of
 from remuda.gateway.services import Inference
 from remuda.inference.answers import AnswerSink
 from remuda.inference.large_bodies import CHEAP_BYTES_MAX, Slicer
-from remuda.inference.model import InferenceCall
+from remuda.inference.model import InferenceCall, RequestKind
+from remuda.inference.requests import CompletionRequest
 from remuda.router.loading import ModelUnknown
 from remuda.router.table import RoutedModel
 
@@ -141,7 +143,7 @@ class InferenceHandler:
             known = endpoint.parse(body)
         else:
             known = await parsed(endpoint, body, self._slicer)
-        entry = await self._model(known.request.model, key)
+        entry = await self._model(endpoint, known.request.model, key)
         response.model = entry.config.id
         if endpoint.prepare is not None:
             prepared = await endpoint.prepare(known, request, body, key)
@@ -149,8 +151,10 @@ class InferenceHandler:
                 return prepared
             known = prepared
         await self._slicer.run(check_complexity(known.request))
+        if isinstance(known.request, CompletionRequest):  # Some paths take a chat or a text.
+            response.kind = RequestKind.COMPLETION
         call = InferenceCall(
-            endpoint.kind,
+            response.kind,
             known.request,
             known.openai_body(body),
             entry.config,
@@ -162,13 +166,22 @@ class InferenceHandler:
         response.stream = call.stream
         return call, known.sink(call, response, self._slicer)
 
-    async def _model(self, name: str, key: ApiKey | None) -> RoutedModel:
+    async def _model(self, endpoint: ApiEndpoint, name: str, key: ApiKey | None) -> RoutedModel:
         """One that was added on another frontend a moment ago is not unknown."""
+        try:
+            return self._named(endpoint, name, key)
+        except ModelUnknown:
+            await self._refresh_models()
+            return self._named(endpoint, name, key)
+
+    def _named(self, endpoint: ApiEndpoint, name: str, key: ApiKey | None) -> RoutedModel:
         try:
             return self._admission.model(name, key)
         except ModelUnknown:
-            await self._refresh_models()
-            return self._admission.model(name, key)
+            for other in () if endpoint.other_names is None else endpoint.other_names(name):
+                with suppress(ModelUnknown):
+                    return self._admission.model(other, key)
+            raise
 
     async def _answer_watching(self, call: InferenceCall, sink: AnswerSink, request: IncomingRequest) -> None:
         """Under a server that is not ours: it tells only those who ask that the client is gone."""

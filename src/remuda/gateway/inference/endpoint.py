@@ -1,6 +1,6 @@
 """What an API offers where a model answers, in the terms that all of them share."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -70,6 +70,8 @@ class ApiEndpoint:
     """Of an endpoint whose bodies are forms, what `parse` is to others."""
     summary: str = ""
     """For the API's description, where paths share a kind."""
+    other_names: Callable[[str], Sequence[str]] | None = None
+    """What else a model may be called that is asked for by this name; None: nothing."""
 
 
 class IncomingRequest(msgspec.Struct, frozen=True):

@@ -19,6 +19,15 @@ class ResponseSink(ByteSink, Protocol):
         """Something of the answer was sent."""
         ...
 
+    def spent_s(self) -> float:
+        """Since the request came."""
+        ...
+
+    @property
+    def waited_s(self) -> float:
+        """For a replica, and perhaps for its load."""
+        ...
+
 
 class StreamedTexts:
     """Each delta is sent at once; the stream begins with the first of any answer. The end of the last answer

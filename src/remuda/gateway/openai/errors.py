@@ -1,18 +1,13 @@
 """Errors in OpenAI's shape. Pure."""
 
 from dataclasses import dataclass
-from typing import Final
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from remuda.core.errors import RemudaError
-from remuda.inference.failures import UpstreamFailed
+from remuda.gateway.inference.refusals import JSON_TYPE, headers_of, status_of
 from remuda.router.loading import LoadStatus, ModelLoading
-
-_RETRY_AFTER_S: Final = 5
-_RETRY_AFTER_S_MAX: Final = 300
-_JSON: Final = (b"content-type", b"application/json")
 
 
 class ErrorDetails(Struct):
@@ -49,17 +44,17 @@ class ErrorResponse:
     status: int
     code: str
     body: bytes
-    headers: tuple[tuple[bytes, bytes], ...] = (_JSON,)
+    headers: tuple[tuple[bytes, bytes], ...] = (JSON_TYPE,)
 
 
 def refusal(error: RemudaError) -> ErrorResponse:
     """What the client reads of this error."""
-    status = error.status if isinstance(error, UpstreamFailed) else error.http_status
+    status = status_of(error)
     details = error.details or UNSET
     what = ErrorDetails(error.public_text, _type(error, status), error.param or None, error.code, details)
     loading = _loading(error.status) if isinstance(error, ModelLoading) else UNSET
     body = msgspec.json.encode(ErrorAnswer(what, loading))
-    return ErrorResponse(status, error.code, body, _headers(error, status))
+    return ErrorResponse(status, error.code, body, headers_of(error, status))
 
 
 def _loading(status: LoadStatus) -> LoadingState:
@@ -82,13 +77,3 @@ def _type(error: RemudaError, status: int) -> str:
     if status == 429:
         return "rate_limit_error"
     return "invalid_request_error" if status < 500 else "server_error"
-
-
-def _headers(error: RemudaError, status: int) -> tuple[tuple[bytes, bytes], ...]:
-    if status == 401:
-        return (_JSON, (b"www-authenticate", b"Bearer"))
-    if status not in (429, 503):
-        return (_JSON,)
-    wanted_s = getattr(error, "retry_after_s", _RETRY_AFTER_S)
-    seconds = min(max(wanted_s, _RETRY_AFTER_S), _RETRY_AFTER_S_MAX)
-    return (_JSON, (b"retry-after", str(seconds).encode()))

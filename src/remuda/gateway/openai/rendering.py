@@ -12,6 +12,7 @@ import msgspec
 
 from remuda.core.errors import RemudaError
 from remuda.core.slices import Budget, Sliced
+from remuda.gateway.inference.floats import short_floats
 from remuda.gateway.inference.text_answers import Choice, made_up_id
 from remuda.gateway.openai.errors import ErrorResponse, refusal
 from remuda.inference.answers import NOTHING, Delta, FinishReason, Score, ToolCallDelta, Usage, Vector
@@ -328,7 +329,6 @@ def _chat_choice(index: int, choice: Choice) -> bytes:
 
 _STEPS_MAX: Final = 1 << 40  # Never reached: the budget only cuts the work into slices.
 _FLOATS_PER_STEP: Final = 2
-_FLOAT_DIGITS: Final = 7  # Nearly always enough for a number of 32 bits; nine always are.
 
 
 def embedding_list(request: EmbeddingRequest, vectors: Sequence[Vector], usage: Usage) -> Sliced[bytes]:
@@ -341,18 +341,6 @@ def embedding_list(request: EmbeddingRequest, vectors: Sequence[Vector], usage: 
         data.append(msgspec.Raw(_encode({"object": "embedding", "index": index, "embedding": embedding})))
     counts = {"prompt_tokens": usage.prompt_tokens, "total_tokens": usage.total_tokens}
     return _encode({"object": "list", "data": data, "model": request.model, "usage": counts})
-
-
-def short_floats(vector: Vector) -> list[float]:
-    """Numbers of 32 bits as the shortest ones that stand for the same: 0.01, not 0.009999999776482582."""
-    exact = array.array("f", vector)
-    short = [float(f"{value:.{_FLOAT_DIGITS}g}") for value in exact]
-    for index, (value, rounded) in enumerate(zip(exact, array.array("f", short), strict=True)):
-        if value != rounded:  # A digit or two are missing.
-            eight = float(f"{value:.{_FLOAT_DIGITS + 1}g}")
-            same = array.array("f", (eight,))[0] == value
-            short[index] = eight if same else float(f"{value:.{_FLOAT_DIGITS + 2}g}")
-    return short
 
 
 def rerank_answer(request: RerankRequest, scores: Sequence[Score], usage: Usage) -> bytes:

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remuda.core.slices import at_once
+from remuda.gateway.inference.floats import short_floats
 from remuda.gateway.inference.text_answers import choice_of
 from remuda.gateway.openai.rendering import (
     DONE,
@@ -17,7 +18,6 @@ from remuda.gateway.openai.rendering import (
     embedding_list,
     event,
     rerank_answer,
-    short_floats,
 )
 from remuda.inference.answers import NOTHING, Delta, FinishReason, Score, ToolCallDelta, Usage
 from remuda.inference.model import RequestKind

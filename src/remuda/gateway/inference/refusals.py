@@ -1,0 +1,24 @@
+"""What all APIs have in common where they refuse: the status, and headers that say what to do. Pure."""
+
+from typing import Final
+
+from remuda.core.errors import RemudaError
+from remuda.inference.failures import UpstreamFailed
+
+JSON_TYPE: Final = (b"content-type", b"application/json")
+_RETRY_AFTER_S: Final = 5
+_RETRY_AFTER_S_MAX: Final = 300
+
+
+def status_of(error: RemudaError) -> int:
+    return error.status if isinstance(error, UpstreamFailed) else error.http_status
+
+
+def headers_of(error: RemudaError, status: int) -> tuple[tuple[bytes, bytes], ...]:
+    if status == 401:
+        return (JSON_TYPE, (b"www-authenticate", b"Bearer"))
+    if status not in (429, 503):
+        return (JSON_TYPE,)
+    wanted_s = getattr(error, "retry_after_s", _RETRY_AFTER_S)
+    seconds = min(max(wanted_s, _RETRY_AFTER_S), _RETRY_AFTER_S_MAX)
+    return (JSON_TYPE, (b"retry-after", str(seconds).encode()))

@@ -1,0 +1,64 @@
+"""Errors in Ollama's shape, and how its streams are framed. Pure."""
+
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from remuda.core.errors import RemudaError
+from remuda.gateway.inference.refusals import headers_of, status_of
+from remuda.gateway.ollama.rendering import NDJSON
+from remuda.router.loading import LoadStatus
+
+_LINE_END: Final = b"\n"
+
+
+class OllamaError(msgspec.Struct):
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class OllamaRefusal:
+    """An error as the client gets it: as a whole answer, or as a line of a stream that has begun."""
+
+    status: int
+    code: str
+    body: bytes
+    headers: tuple[tuple[bytes, bytes], ...]
+
+
+def error_body(error: RemudaError) -> bytes:
+    return msgspec.json.encode(OllamaError(error.public_text))
+
+
+def refusal(error: RemudaError) -> OllamaRefusal:
+    """What the client reads of this error."""
+    status = status_of(error)
+    return OllamaRefusal(status, error.code, error_body(error), headers_of(error, status))
+
+
+class OllamaFormat:
+    """Implements gateway.client_response.ApiFormat: lines of JSON, among which there is room for no
+    comments."""
+
+    stream_headers: Final = ((b"content-type", NDJSON), (b"cache-control", b"no-store"))
+
+    def is_stream(self, content_type: bytes) -> bool:
+        return content_type == NDJSON
+
+    def error(self, error: RemudaError) -> OllamaRefusal:
+        return refusal(error)
+
+    def last_event(self, body: bytes, written: bytes) -> bytes:
+        """Whatever was `written` last is ended first."""
+        cut_off = written and not written.endswith(_LINE_END)
+        return (_LINE_END if cut_off else b"") + body + _LINE_END
+
+    def node_comment(self, node_name: str) -> bytes:
+        return b""
+
+    def loading_comment(self, status: LoadStatus) -> bytes:
+        return b""
+
+
+OLLAMA: Final = OllamaFormat()
