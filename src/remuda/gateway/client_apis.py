@@ -3,6 +3,7 @@
 from starlette.types import ASGIApp
 
 from remuda.core.clock import Clock
+from remuda.gateway.anthropic.api import AnthropicApi
 from remuda.gateway.inference.admission import Admission
 from remuda.gateway.inference.api import InferenceHandler, InferenceRoutes
 from remuda.gateway.ollama.api import OllamaApi
@@ -16,8 +17,10 @@ def inference_routes(
     """A path that several APIs cover is the first one's."""
     admission = Admission(services.access, services.keyring, inference.tables, services.console.sessions)
     handler = InferenceHandler(inference, admission, clock, f"req-{services.entropy.uuid()[:13]}-")
+    refresh = inference.refresh_models
     apis = (
-        OpenAiApi(admission, inference.refresh_models),
+        AnthropicApi(admission, refresh),
+        OpenAiApi(admission, refresh),
         OllamaApi(admission, inference.dispatcher, services.serving.models, clock),
     )
     return InferenceRoutes(elsewhere, handler, apis)

@@ -53,6 +53,11 @@ class ApiFormat(Protocol):
     @property
     def stream_headers(self) -> HeaderPairs: ...
 
+    @property
+    def request_id_headers(self) -> tuple[bytes, ...]:
+        """By which answers name their request."""
+        ...
+
     def is_stream(self, content_type: bytes) -> bool: ...
 
     def error(self, error: RemudaError) -> ErrorBody: ...
@@ -281,12 +286,13 @@ class ClientResponse:
 
     def _named(self, headers: HeaderPairs) -> HeaderPairs:
         """With those that say whose answer it is."""
-        request_id = (b"x-request-id", self.request_id.encode())
+        text = self.request_id.encode()
+        named = (*headers, *((name, text) for name in self._format.request_id_headers))
         route = self.routing.route
         if not self.expose_node or route is None:
-            return (*headers, request_id)
+            return named
         node_name, node = route.node_name.encode(), route.node.encode()
-        return (*headers, request_id, (b"x-remuda-node", node_name), (b"x-localai-node", node))
+        return (*named, (b"x-remuda-node", node_name), (b"x-localai-node", node))
 
     async def _put(self, data: bytes, *, more: bool = True) -> None:
         if self.gone:

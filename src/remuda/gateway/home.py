@@ -18,7 +18,10 @@ from remuda.wire.admin import JoinLines
 
 _HTML: Final = "text/html"
 _SAFE: Final = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'"}
-_APIS: Final = "OpenAI's API is under /v1 (chat/completions, completions, embeddings, rerank, models)"
+_APIS: Final = (
+    "OpenAI's API is under /v1 (chat/completions, completions, embeddings, rerank, models), "
+    "Anthropic's at /v1/messages"
+)
 _OTHERS: Final = (
     ("/api/generate", "Ollama's API"),
     ("/api/chat", "Ollama's API"),
@@ -28,7 +31,7 @@ _OTHERS: Final = (
     ("/api/pull", "Ollama's API"),
     ("/api/ps", "Ollama's API"),
     ("/api/version", "Ollama's API"),
-    ("/v1/messages", "Anthropic's API"),
+    ("/v1/messages/batches", "Anthropic's batch API"),
     ("/v1/complete", "Anthropic's older API"),
     ("/v1/responses", "OpenAI's Responses API"),
     ("/v1/assistants", "OpenAI's Assistants API"),

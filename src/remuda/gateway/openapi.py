@@ -6,7 +6,7 @@ from.
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from html import escape
 from typing import Final
 
@@ -17,6 +17,8 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
+from remuda.gateway.anthropic import endpoints as anthropic
+from remuda.gateway.anthropic.errors import AnthropicError
 from remuda.gateway.guards import node_caller, require_admin, require_key
 from remuda.gateway.inference.endpoint import ApiEndpoint
 from remuda.gateway.messages import ANSWERS, JSON, SCHEMAS, OpenApiPart, gives_raw
@@ -224,7 +226,23 @@ _REFUSALS: Final[Mapping[int, str]] = {
     503: "The model is being loaded (`loading` says how far it is), or no node can take it.",
     504: "The backend said nothing for too long.",
 }
-_OF_PAGES: Final = (401, 403, 404, 431)
+_ANTHROPICS_REFUSALS: Final[Mapping[int, str]] = {
+    **{status: about for status, about in _REFUSALS.items() if status != 503},
+    400: "The message names what is wrong in the request.",
+    529: "The model is being loaded, or no node can take it.",
+}
+_OF_ANTHROPIC: Final = {
+    anthropic.MESSAGES: (
+        "Answer a message",
+        "Answer a conversation: a `message`, or with `stream` its events as they come.",
+    ),
+    anthropic.COUNT_TOKENS: (
+        "Count the tokens of a message",
+        "How many tokens the model would read, by its backend's own tokenizer, as `input_tokens`.",
+    ),
+}
+_OF_PAGES: Final = {status: _REFUSALS[status] for status in (401, 403, 404, 431)}
+_BY_VERSION: Final = "With the header `anthropic-version` in Anthropic's shape."
 _REQUEST_ID: Final[OpenApiPart] = {
     "x-request-id": {"description": "The client's own, or a new one.", "schema": {"type": "string"}}
 }
@@ -235,7 +253,8 @@ _RETRY_AFTER: Final[OpenApiPart] = {
 
 def _inference_schemas() -> OpenApiPart:
     """Those that `_inference_paths` refers to, by name."""
-    types = [*(endpoint.body for endpoint in ENDPOINTS.values()), ModelList, ListedModel, ErrorAnswer]
+    endpoints = (*ENDPOINTS.values(), *anthropic.ENDPOINTS.values())
+    types = [*(endpoint.body for endpoint in endpoints), ModelList, ListedModel, ErrorAnswer, AnthropicError]
     _, components = msgspec.json.schema_components(types, ref_template=SCHEMAS.format(model="{name}"))
     for endpoint in ENDPOINTS.values():
         if endpoint.form is not None:
@@ -254,10 +273,12 @@ def _with_files(schema: OpenApiPart) -> None:
 def _inference_paths() -> OpenApiPart:
     """Every route that the door answers."""
     one_model = {"name": "id", "in": "path", "required": True, "schema": {"type": "string"}}
-    listed = _page("list_models", "Models", "Models that can be asked for.", ModelList)
-    shown = _page("show_model", "One model", "One of them; its name may hold slashes.", ListedModel)
+    listed = _page("list_models", "Models", f"Models that can be asked for. {_BY_VERSION}", ModelList)
+    about_one = f"One of them; its name may hold slashes. {_BY_VERSION}"
+    shown = _page("show_model", "One model", about_one, ListedModel)
     return {
         **{path: {"post": _inference_operation(path, endpoint)} for path, endpoint in ENDPOINTS.items()},
+        **{path: {"post": _anthropics(path, endpoint)} for path, endpoint in anthropic.ENDPOINTS.items()},
         MODELS: {"get": listed},
         f"{MODELS}/{{id}}": {"get": {**shown, "parameters": [one_model]}},
     }
@@ -271,6 +292,17 @@ def _inference_operation(path: str, endpoint: ApiEndpoint) -> OpenApiPart:
         **_about(name, endpoint.summary or _SUMMARIES[endpoint.kind], _DESCRIPTIONS[endpoint.kind]),
         "requestBody": {"required": True, "content": {media_type: {"schema": _reference(endpoint.body)}}},
         "responses": {"200": answered, **_refusals(_REFUSALS)},
+    }
+
+
+def _anthropics(path: str, endpoint: ApiEndpoint) -> OpenApiPart:
+    summary, about = _OF_ANTHROPIC[path]
+    answered = {"description": "In Anthropic's words.", "content": _answers(endpoint), "headers": _REQUEST_ID}
+    name = f"ask_{path.removeprefix('/v1/').replace('/', '_')}"
+    return {
+        **_about(name, summary, about),
+        "requestBody": {"required": True, "content": {JSON: {"schema": _reference(endpoint.body)}}},
+        "responses": {"200": answered, **_refusals(_ANTHROPICS_REFUSALS, AnthropicError)},
     }
 
 
@@ -306,15 +338,15 @@ def _about(name: str, summary: str, about: str) -> OpenApiPart:
     }
 
 
-def _refusals(statuses: Iterable[int]) -> OpenApiPart:
-    content = {JSON: {"schema": _reference(ErrorAnswer)}}
+def _refusals(statuses: Mapping[int, str], shape: type[msgspec.Struct] = ErrorAnswer) -> OpenApiPart:
+    content = {JSON: {"schema": _reference(shape)}}
     return {
         str(status): {
-            "description": _REFUSALS[status],
+            "description": about,
             "content": content,
-            "headers": _REQUEST_ID | (_RETRY_AFTER if status in (429, 503) else {}),
+            "headers": _REQUEST_ID | (_RETRY_AFTER if status in (429, 503, 529) else {}),
         }
-        for status in statuses
+        for status, about in statuses.items()
     }
 
 

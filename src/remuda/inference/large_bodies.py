@@ -86,12 +86,20 @@ class Outline:
         return text.count(_MARK)
 
     def original(self, part: bytes) -> memoryview:
-        """What the body has where its outline has `part`, which has stand-ins in it."""
+        """`part`, which has stand-ins in it, with what they stand for: as it is in the body, where the body
+        has it so, else a copy."""
         found = list(_STAND_IN.finditer(part))
-        first, last = found[0], found[-1]
+        first, last, body = found[0], found[-1], memoryview(self.body)
         start = self.aside[int(first[1])][0] - first.start()
         end = self.aside[int(last[1])][1] + len(part) - last.end()
-        return memoryview(self.body)[start:end]
+        head, tail = part[: first.start()], part[last.end() :]
+        if start >= 0 and body[start : start + len(head)] == head and body[end - len(tail) : end] == tail:
+            return body[start:end]
+        pieces, at = list[bytes | memoryview](), 0
+        for stand_in in found:
+            pieces += (part[at : stand_in.start()], body[slice(*self.aside[int(stand_in[1])])])
+            at = stand_in.end()
+        return memoryview(b"".join((*pieces, part[at:])))
 
     async def filled(self, text: bytes) -> bytes:
         """`text` with everything in its place again, though it may have been moved about."""

@@ -45,6 +45,7 @@ class CallTally:
     completion_tokens: int = 0
     first_token_s: float | None = None
     last_token_s: float | None = None
+    stop_sequence: str = ""  # At which the answer ended, of those asked for; empty: at none, or not known.
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from schemathesis import GenerationMode
 from schemathesis.checks import negative_data_rejection, positive_data_acceptance
 
 from remuda.core import log
+from remuda.gateway.anthropic.endpoints import ENDPOINTS as ANTHROPICS
 from remuda.gateway.app import api_routes
 from remuda.gateway.openai.endpoints import ENDPOINTS
 from remuda.inference.model import RequestKind
@@ -24,7 +25,7 @@ from tests.integration.api.ops_frontends import our_node
 from tests.support.frontends import LiveFrontend, live_frontend
 
 Json = dict[str, Any]
-INFERENCE = [(path, "POST") for path in ENDPOINTS]
+INFERENCE = [(path, "POST") for path in (*ENDPOINTS, *ANTHROPICS)]
 MODELS = [("/v1/models", "GET"), ("/v1/models/{id}", "GET")]
 OPERATIONS = sorted(
     [(route.path_format, method) for route in api_routes() for method in route.methods or ()]

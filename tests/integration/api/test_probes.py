@@ -234,7 +234,7 @@ async def test_those_who_are_no_browser_are_shown_where_to_go(
     ("path", "words"),
     [
         ("/api/tags", "Ollama's API is not offered here: OpenAI's API is under /v1"),
-        ("/v1/messages", "Anthropic's API is not offered here: OpenAI's API is under /v1"),
+        ("/v1/messages/batches", "Anthropic's batch API is not offered here: OpenAI's API is under /v1"),
         ("/nowhere", "no such endpoint: OpenAI's API is under /v1"),
         ("/v1/nowhere", "no such endpoint: OpenAI's API is under /v1"),
     ],

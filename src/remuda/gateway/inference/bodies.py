@@ -20,7 +20,7 @@ from remuda.gateway.inference.endpoint import ApiEndpoint, IncomingRequest, Pars
 from remuda.inference.large_bodies import Outline, Slicer, check_json_cost, outlined
 from remuda.inference.media_requests import MediaRequest
 from remuda.inference.model import Request
-from remuda.inference.requests import ChatRequest, CompletionRequest, Part
+from remuda.inference.requests import ChatRequest, CompletionRequest, Part, TokenizeRequest
 from remuda.router.loading import Overloaded
 
 _SIMPLE_BYTES_MAX: Final = 4 << 10  # No schema as short as this is too complex.
@@ -28,6 +28,8 @@ _SIMPLE_BYTES_MAX: Final = 4 << 10  # No schema as short as this is too complex.
 
 def check_complexity(request: Request | MediaRequest) -> Sliced[None]:
     """Invalid says what is too large, or nested too deeply."""
+    if isinstance(request, TokenizeRequest) and isinstance(request.prompt, ChatRequest):
+        request = request.prompt  # Engines make grammars of its tools here, too.
     if not isinstance(request, ChatRequest | CompletionRequest):
         return
     if request.grammar:

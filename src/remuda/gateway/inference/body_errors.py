@@ -23,7 +23,7 @@ _MISSING: Final = re.compile(r"Object missing required field `(\w+)`")
 _TYPE: Final = re.compile(r"Expected `([^`]+)`, got `([^`]+)`")
 _BOUND: Final = re.compile(r"Expected `\w+` (>=|<=|>|<) (\S+)")
 _LENGTH: Final = re.compile(r"Expected `(\w+)` of length (>=|<=) (\d+)")
-_ENUM: Final = re.compile(r"Invalid enum value (.*)", re.DOTALL)
+_ENUM: Final = re.compile(r"Invalid (?:enum )?value (.*)", re.DOTALL)
 _INDEX: Final = re.compile(r"\[\d*\]")
 _KINDS: Final[Mapping[str, str]] = {
     "int": "a whole number",

@@ -45,6 +45,8 @@ class StreamedTexts:
 
     async def write(self, index: int, delta: Delta) -> None:
         data = self._renderer.piece(index, delta)
+        if not data:  # The API does not show it.
+            return
         if self._begun and self._turn is None:
             await self._response.write(data)
         else:

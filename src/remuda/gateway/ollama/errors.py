@@ -42,6 +42,7 @@ class OllamaFormat:
     comments."""
 
     stream_headers: Final = ((b"content-type", NDJSON), (b"cache-control", b"no-store"))
+    request_id_headers: Final = (b"x-request-id",)
 
     def is_stream(self, content_type: bytes) -> bool:
         return content_type == NDJSON

@@ -8,9 +8,10 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from remuda.core.slices import Sliced
+from remuda.gateway.inference.event_streams import SSE
 from remuda.gateway.inference.text_sinks import JSON, ResponseSink
 from remuda.gateway.openai import transcripts
-from remuda.gateway.openai.rendering import DONE, SSE, event
+from remuda.gateway.openai.rendering import DONE, event
 from remuda.gateway.openai.spoken import SpeechFormat
 from remuda.inference.answers import (
     AnswerFormat,

@@ -12,18 +12,14 @@ import msgspec
 
 from remuda.core.errors import RemudaError
 from remuda.core.slices import Budget, Sliced
+from remuda.gateway.inference.event_streams import EVENT_END, EVENT_START, SSE, EventStreamFormat, ended
 from remuda.gateway.inference.floats import short_floats
 from remuda.gateway.inference.text_answers import Choice, made_up_id
 from remuda.gateway.openai.errors import ErrorResponse, refusal
 from remuda.inference.answers import NOTHING, Delta, FinishReason, Score, ToolCallDelta, Usage, Vector
 from remuda.inference.model import InferenceCall
 from remuda.inference.requests import ChatRequest, CompletionRequest, EmbeddingRequest, RerankRequest
-from remuda.router.loading import LoadStatus
 
-SSE: Final = b"text/event-stream"
-SSE_HEADERS: Final = ((b"content-type", SSE), (b"cache-control", b"no-store"), (b"x-accel-buffering", b"no"))
-EVENT_START: Final = b"data: "
-EVENT_END: Final = b"\n\n"
 DONE: Final = b"data: [DONE]\n\n"
 
 
@@ -32,44 +28,15 @@ def event(data: bytes) -> bytes:
     return EVENT_START + data + EVENT_END
 
 
-class OpenAiFormat:
+class OpenAiFormat(EventStreamFormat):
     """Implements gateway.client_response.ApiFormat."""
-
-    stream_headers: Final = SSE_HEADERS
-
-    def is_stream(self, content_type: bytes) -> bool:
-        return content_type.startswith(SSE)
 
     def error(self, error: RemudaError) -> ErrorResponse:
         return refusal(error)
 
     def last_event(self, body: bytes, written: bytes) -> bytes:
         """Whatever was `written` last is ended first."""
-        cut_off = written and not written.endswith(EVENT_END)
-        return (EVENT_END if cut_off else b"") + event(body) + DONE
-
-    def node_comment(self, node_name: str) -> bytes:
-        return b": node %b\n\n" % node_name.encode()
-
-    def loading_comment(self, status: LoadStatus) -> bytes:
-        return f": {' '.join(_loading_words(status).split())}\n\n".encode()
-
-
-def _loading_words(status: LoadStatus) -> str:
-    """What is being done for a request that waits. How far a backend is with its model is not known."""
-    if status.waits_for:
-        return f"waiting for {status.model}: {status.waits_for}"
-    where = f" on {status.node}" if status.node else ""
-    match status.state:
-        case "pending":
-            return f"preparing to load {status.model}{where}"
-        case "installing":
-            return f"installing the backend of {status.model}{where}: {status.progress:.0f}%"
-        case "staging" if status.bytes_sent:
-            return f"copying {status.model} to {status.node}: {status.progress:.0f}%"
-        case "staging":
-            return f"checking the files of {status.model} for {status.node}"
-    return f"{status.state} {status.model}{where}"
+        return ended(written) + event(body) + DONE
 
 
 OPENAI: Final = OpenAiFormat()

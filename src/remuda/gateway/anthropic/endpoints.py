@@ -1,0 +1,98 @@
+"""What Anthropic's API offers where a model answers: each path with its request. Pure."""
+
+from typing import Final
+
+import msgspec
+
+from remuda.gateway.anthropic.answer_sink import AnthropicSink
+from remuda.gateway.anthropic.messages import CountTokensBody, MessagesBody, Thinking
+from remuda.gateway.anthropic.rendering import ANTHROPIC
+from remuda.gateway.anthropic.translation import chat_of
+from remuda.gateway.inference.bodies import decoded
+from remuda.gateway.inference.body_errors import Choices
+from remuda.gateway.inference.endpoint import ApiEndpoint
+from remuda.gateway.inference.text_sinks import ResponseSink
+from remuda.inference.large_bodies import Slicer
+from remuda.inference.model import InferenceCall, RequestKind
+from remuda.inference.requests import ChatRequest, TokenizeRequest, openai_json
+
+MESSAGES: Final = "/v1/messages"
+COUNT_TOKENS: Final = "/v1/messages/count_tokens"
+_BLOCKS: Final = (
+    "text",
+    "image",
+    "document",
+    "search_result",
+    "thinking",
+    "redacted_thinking",
+    "tool_use",
+    "tool_result",
+)
+_CHOICES: Final[Choices] = {
+    "messages.role": ("user", "assistant", "system"),
+    "messages.content.type": _BLOCKS,
+    "messages.content.content.type": ("text", "image", "document", "search_result", "tool_reference"),
+    "messages.content.source.type": ("base64", "url", "text", "content"),
+    "system.type": ("text",),
+    "tool_choice.type": ("auto", "any", "tool", "none"),
+    "thinking.type": ("enabled", "disabled", "adaptive"),
+    "output_config.effort": ("low", "medium", "high", "xhigh", "max"),
+}
+_MESSAGES: Final = msgspec.json.Decoder(MessagesBody)
+_COUNT_TOKENS: Final = msgspec.json.Decoder(CountTokensBody)
+
+
+class MessagesRequest(msgspec.Struct, frozen=True):
+    """Implements gateway.inference.endpoint.ParsedRequest."""
+
+    request: ChatRequest
+    shows_thinking: bool = True
+
+    def openai_body(self, body: bytes) -> bytes:
+        return _openai_body(self.request)
+
+    def sink(self, call: InferenceCall, response: ResponseSink, slicer: Slicer) -> AnthropicSink:
+        return AnthropicSink(call, response, shows_thinking=self.shows_thinking)
+
+
+class CountTokensRequest(msgspec.Struct, frozen=True):
+    """Implements gateway.inference.endpoint.ParsedRequest."""
+
+    request: TokenizeRequest
+
+    def openai_body(self, body: bytes) -> bytes:
+        assert isinstance(self.request.prompt, ChatRequest)
+        return _openai_body(self.request.prompt)
+
+    def sink(self, call: InferenceCall, response: ResponseSink, slicer: Slicer) -> AnthropicSink:
+        return AnthropicSink(call, response, shows_thinking=False)
+
+
+def _openai_body(chat: ChatRequest) -> bytes:
+    """Whether to think is a matter of chat templates, as llama.cpp's server and vLLM call it."""
+    written = openai_json(msgspec.structs.replace(chat, metadata=None))
+    if not chat.metadata:
+        return written
+    thinks = chat.metadata["enable_thinking"].encode()
+    return written[:-1] + b',"chat_template_kwargs":{"enable_thinking":%b}}' % thinks
+
+
+def _messages(body: bytes) -> MessagesRequest:
+    known = decoded(_MESSAGES, body, _CHOICES)
+    return MessagesRequest(chat_of(known), _shows(known.thinking))
+
+
+def _shows(thinking: Thinking | None) -> bool:
+    """Some models think although they are told not to."""
+    return thinking is None or (thinking.type != "disabled" and thinking.display != "omitted")
+
+
+def _count_tokens(body: bytes) -> CountTokensRequest:
+    chat = chat_of(decoded(_COUNT_TOKENS, body, _CHOICES))
+    return CountTokensRequest(TokenizeRequest(model=chat.model, prompt=chat))
+
+
+ENDPOINTS: Final = {
+    MESSAGES: ApiEndpoint(RequestKind.CHAT, ANTHROPIC, MessagesBody, _messages),
+    COUNT_TOKENS: ApiEndpoint(RequestKind.TOKENIZE, ANTHROPIC, CountTokensBody, _count_tokens),
+}
