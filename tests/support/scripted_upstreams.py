@@ -168,7 +168,7 @@ class _Decoding:
         await texts.end(self._usage or Usage(tally.prompt_tokens, tally.completion_tokens))
 
     async def _pass_on(self, parts: Sequence[AnswerPart]) -> None:
-        for index, delta, reason in parts:
+        for index, delta, reason, _ in parts:
             if reason is not None:
                 self._finished = True
                 await self._text_sink().finish(index, reason, delta)

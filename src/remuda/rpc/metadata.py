@@ -6,6 +6,9 @@ from typing import Final
 PREFIX: Final = "remuda-"
 ADD_SPECIAL_TOKENS: Final = "remuda-add-special-tokens"
 """In the metadata of a request for tokens, "true": with those that the model's prompts begin and end with."""
+STOP_SEQUENCE: Final = "remuda-stop-sequence"
+"""With the status of an answer: the stop sequence at which it ended, as JSON. Left out where it ended by
+itself."""
 ENGINE_ENDED: Final = "remuda-engine-ended"
 """An engine was ended because one of its steps took too long with the grammar of this call, or with one of
 several that it worked on."""

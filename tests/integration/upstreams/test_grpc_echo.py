@@ -62,6 +62,19 @@ async def test_probabilities_are_told_when_they_are_asked_for(echo: BackendProce
     assert (token["token"], len(token["top_logprobs"])) == ("one", 2)
 
 
+@pytest.mark.parametrize("stream", [True, False], ids=["streaming", "whole"])
+@pytest.mark.parametrize(("stop", "met"), [(["four", " three", "two"], "two"), (["four"], ""), ([], "")])
+async def test_at_which_stop_sequence_an_answer_ended_is_known(
+    echo: BackendProcess, stream: bool, stop: list[str], met: str
+) -> None:
+    call = chat("one two three", stop=stop, stream=stream)
+
+    async with upstream_at(echo.address) as upstream:
+        await upstream.serve(call, Client())
+
+    assert call.tally.stop_sequence == met
+
+
 async def test_every_prompt_of_a_completion_is_answered(echo: BackendProcess) -> None:
     client = Client()
     body = {"prompt": ["one two", "three"], "n": 2, "echo": True, "logprobs": 1}

@@ -182,6 +182,21 @@ async def test_the_tokens_of_a_chat_are_those_that_its_answer_costs(
     assert counted.lines[0]["count"] == answered.json["usage"]["prompt_tokens"]
 
 
+@pytest.mark.parametrize("stream", [True, False], ids=["streaming", "whole"])
+@pytest.mark.parametrize("model", [SMOL, TEMPLATED], ids=["own template", "written templates"])
+async def test_at_which_stop_sequence_an_answer_ended_is_known(
+    upstream: Rendered, model: ModelConfig, stream: bool
+) -> None:
+    question = "Name the capital of France."
+    stopped = chat(question, model, stop=["Berlin", "Paris"], max_tokens=40, stream=stream)
+    ended = chat(question, model, stop=["Berlin"], max_tokens=80, stream=stream)
+
+    for call in (stopped, ended):
+        await upstream.serve(call, Client())
+
+    assert (stopped.tally.stop_sequence, ended.tally.stop_sequence) == ("Paris", "")
+
+
 async def test_a_text_is_continued_with_probabilities(upstream: Rendered) -> None:
     client = Client()
     body = {"prompt": "The capital of France is", "max_tokens": 4, "logprobs": 2}

@@ -165,6 +165,23 @@ def test_a_whole_answer_has_a_part_for_each_choice() -> None:
     assert usage is None
 
 
+@pytest.mark.parametrize(
+    ("told", "known"),
+    [
+        ({"stop_reason": "END"}, "END"),
+        ({"matched_stop": "END"}, "END"),
+        ({"stop_reason": 128009}, ""),
+        ({"stop_reason": None, "matched_stop": {"odd": 1}}, ""),
+    ],
+)
+def test_the_stop_sequence_is_known_from_servers_that_tell_it(told: dict[str, object], known: str) -> None:
+    choice = {"index": 0, "delta": {}, "finish_reason": "stop", **told}
+
+    parts, _ = _decoded(_event(choices=[choice]))
+
+    assert [(part.finished, part.stop_sequence) for part in parts] == [(FinishReason.STOP, known)]
+
+
 _COUNTS = {
     "prompt_tokens": 9,
     "completion_tokens": 4,

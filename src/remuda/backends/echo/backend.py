@@ -17,6 +17,7 @@ from remuda.backends.echo.script import Script, is_failure, read_script
 from remuda.backends.echo.speech import die_by, pause, speak
 from remuda.backends.echo.words import EchoAnswer
 from remuda.rpc import backend_pb2 as pb
+from remuda.rpc.metadata import STOP_SEQUENCE
 
 
 @dataclass(slots=True)
@@ -106,6 +107,8 @@ class EchoBackend(Backend):
                     sent += 1
                     self._tally.tokens += 1
                     yield pb.Reply(message=message, tokens=sent, chat_deltas=deltas)
+            if answer.stop:
+                context.set_trailing_metadata(((STOP_SEQUENCE, json.dumps(answer.stop)),))
             generated_s = anyio.current_time() - began - script.delay_s
             yield pb.Reply(
                 tokens=sent,

@@ -21,6 +21,7 @@ class EchoAnswer:
 
     tokens: Sequence[str]
     prompt_tokens: int
+    stop: str = ""  # The stop sequence at which they end.
 
     @property
     def text(self) -> str:
@@ -40,8 +41,10 @@ def answer_to(request: pb.PredictOptions) -> EchoAnswer:
     tokens = split_tokens(user_contents[-1])
     if request.IgnoreEOS and request.Tokens > 0 and tokens:
         tokens = split_tokens(" ".join([user_contents[-1]] * math.ceil(most / len(tokens))))
-    text = _before_stop("".join(tokens[:most]), request.StopPrompts)
-    return EchoAnswer(split_tokens(text), len(prompt_tokens(request)))
+    text = "".join(tokens[:most])
+    found = [(text.find(stop), stop) for stop in request.StopPrompts if stop and stop in text]
+    at, stop = min(found, default=(-1, ""))
+    return EchoAnswer(split_tokens(text[:at] if stop else text), len(prompt_tokens(request)), stop)
 
 
 def prompt_tokens(request: pb.PredictOptions) -> list[str]:
@@ -51,11 +54,6 @@ def prompt_tokens(request: pb.PredictOptions) -> list[str]:
 
 def _contents(request: pb.PredictOptions) -> list[str]:
     return [message.content for message in request.Messages] or [request.Prompt]
-
-
-def _before_stop(text: str, stops: Sequence[str]) -> str:
-    found = [text.find(stop) for stop in stops if stop and stop in text]
-    return text[: min(found)] if found else text
 
 
 def token_id(token: str) -> int:

@@ -78,6 +78,7 @@ def plan_generation(
         body["top_k"] = 1  # The same token, without sorting the whole vocabulary for it.
     if options.StopPrompts:
         body["stop"] = list(options.StopPrompts)
+        body["verbose"] = True  # Has the last event tell at which of them a chat ended.
     if options.LogitBias:
         body["logit_bias"] = _json("LogitBias", options.LogitBias, dict)
     if schema := _schema(options.Metadata):

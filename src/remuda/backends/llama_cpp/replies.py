@@ -111,6 +111,15 @@ def chat_reply(events: Sequence[bytes]) -> pb.Reply | None:
     return _finished(reply, text, probabilities)
 
 
+def stopping_word(events: Sequence[bytes]) -> str:
+    """The stop sequence at which the text ended, if it did; told in the last event."""
+    for event in map(_decoded, (each for each in events if b'"stopping_word"' in each)):
+        told = event.get("__verbose", event)
+        if told.get("stop_type") == "word":
+            return str(told["stopping_word"])
+    return ""
+
+
 def whole(replies: Iterable[pb.Reply]) -> pb.Reply:
     """One Reply that says what all of a stream said."""
     last = pb.Reply()

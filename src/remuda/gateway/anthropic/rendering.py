@@ -166,9 +166,9 @@ def _stop(
         return b'"stop_reason":"%b","stop_sequence":null' % _limit(call, request, usage)
     if called or reason is FinishReason.TOOL_CALLS:
         return b'"stop_reason":"tool_use","stop_sequence":null'
-    if call.tally.stop_sequence:
-        found = _encode(call.tally.stop_sequence)
-        return b'"stop_reason":"stop_sequence","stop_sequence":%b' % found
+    stopped_at = call.tally.stop_sequence
+    if stopped_at in (request.stop or ()):  # Else the model's configuration asked for it.
+        return b'"stop_reason":"stop_sequence","stop_sequence":%b' % _encode(stopped_at)
     return b'"stop_reason":"end_turn","stop_sequence":null'
 
 

@@ -98,6 +98,7 @@ BY_KIND: Final[Mapping[RequestKind, frozenset[str]]] = MappingProxyType(
         RequestKind.COMPLETION: frozenset({"Predict", "PredictStream"}),
         RequestKind.EMBEDDING: frozenset({"Embedding"}),
         RequestKind.RERANK: frozenset({"Rerank"}),
+        RequestKind.TOKENIZE: frozenset({"TokenizeString"}),
         RequestKind.IMAGE: frozenset({"GenerateImage"}),
         RequestKind.TRANSCRIPTION: frozenset({"AudioTranscription", "AudioTranscriptionStream"}),
         RequestKind.SPEECH: frozenset({"TTS", "TTSStream"}),

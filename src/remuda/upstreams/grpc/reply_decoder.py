@@ -5,7 +5,7 @@ is, and reasoning is what stands between tags at its beginning.
 """
 
 from codecs import utf_8_decode
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import Enum, auto
 from typing import Final
 
@@ -14,10 +14,12 @@ import msgspec
 from remuda.inference.answers import Delta, FinishReason, ToolCallDelta, Usage
 from remuda.models.tool_text import tool_calls_in
 from remuda.rpc import backend_pb2 as pb
+from remuda.rpc.metadata import STOP_SEQUENCE
 from remuda.upstreams.grpc.predict_request import ToolCallSearch
 
 _OPEN: Final = "<think>"
 _CLOSE: Final = "</think>"
+_STOP_SEQUENCE: Final = STOP_SEQUENCE.encode()
 
 
 class _Place(Enum):
@@ -231,6 +233,17 @@ class ReplyDecoder:
             self._suspect = reply.message
             return before
         return before + reply.message
+
+
+def stop_sequence_in(trailers: Mapping[bytes, bytes]) -> str:
+    """At which an answer ended, as our backends tell it; empty: at none, or that is not told."""
+    told = trailers.get(_STOP_SEQUENCE)
+    if told is None:
+        return ""
+    try:
+        return msgspec.json.decode(told, type=str)
+    except msgspec.DecodeError:
+        return ""
 
 
 def _checked(logprobs: bytes) -> bytes:

@@ -37,7 +37,7 @@ from remuda.upstreams.grpc.loading import is_llama
 from remuda.upstreams.grpc.media import MARKER
 from remuda.upstreams.grpc.media_calls import MediaCalls
 from remuda.upstreams.grpc.predict_request import GenerationRequest, Preset
-from remuda.upstreams.grpc.reply_decoder import ReplyDecoder
+from remuda.upstreams.grpc.reply_decoder import ReplyDecoder, stop_sequence_in
 from remuda.upstreams.http.request_files import RequestFiles
 from remuda.upstreams.http2.failures import CallFailed, GrpcStatus
 from remuda.upstreams.http2.stream import Http2Stream
@@ -132,6 +132,7 @@ class TextGenerator:
                     raise
         finally:  # What was said before it broke off was said, too.
             self._count(generation, decoder.usage)
+        self._call.tally.stop_sequence = stop_sequence_in(stream.trailers)
         last = decoder.end()
         await self._sink.finish(index, decoder.finish_reason, last)
 
@@ -144,6 +145,7 @@ class TextGenerator:
         if (delta := decoder.decode(reply)) is not None:
             await self._sink.write(index, delta)
         self._count(generation, decoder.usage)
+        self._call.tally.stop_sequence = stop_sequence_in(stream.trailers)
         last = decoder.end()
         await self._sink.finish(index, decoder.finish_reason, last)
 

@@ -26,11 +26,13 @@ _FINISH_REASONS: Final[Mapping[str, FinishReason]] = {
 
 
 class AnswerPart(NamedTuple):
-    """What an answer, given by its index, says next, and why it ends, if it does."""
+    """What an answer, given by its index, says next, and why it ends, if it does. `stop_sequence`: at which
+    of those asked for, where the server says so."""
 
     answer: int
     delta: Delta
     finished: FinishReason | None
+    stop_sequence: str = ""
 
 
 class _Function(msgspec.Struct):
@@ -62,6 +64,8 @@ class _Choice(msgspec.Struct):
     text: str | None = None
     logprobs: msgspec.Raw = _NONE
     finish_reason: str | None = None
+    stop_reason: object = None  # vLLM's: the stop sequence, or the number of a token.
+    matched_stop: object = None  # SGLang's.
 
 
 class _Usage(msgspec.Struct):
@@ -216,7 +220,8 @@ def _part_of(choice: _Choice) -> AnswerPart:
     has_content = text or reasoning or calls or logprobs
     finished = choice.finish_reason and _FINISH_REASONS.get(choice.finish_reason, FinishReason.STOP)
     delta = Delta(text, reasoning, calls, logprobs) if has_content else NOTHING
-    return AnswerPart(choice.index, delta, finished or None)
+    told = choice.stop_reason or choice.matched_stop
+    return AnswerPart(choice.index, delta, finished or None, told if isinstance(told, str) else "")
 
 
 def _tool_call(position: int, call: _ToolCall) -> ToolCallDelta:

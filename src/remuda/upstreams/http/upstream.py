@@ -106,7 +106,7 @@ class _Texts:
         await self._end(usage)
 
     async def _pass_on(self, parts: Sequence[AnswerPart]) -> None:
-        for index, delta, reason in parts:
+        for index, delta, reason, stop_sequence in parts:
             if not 0 <= index < self._count:
                 raise UpstreamFailed(Fault.BROKE, f"the backend gave answer {index} of {self._count}")
             self._begun.add(index)
@@ -116,6 +116,7 @@ class _Texts:
                 self._note_token()
             if reason is not None:
                 self._finished.add(index)
+                self._call.tally.stop_sequence = stop_sequence
                 await self._sink.finish(index, reason, delta)
             elif delta is not NOTHING:
                 await self._sink.write(index, delta)

@@ -93,6 +93,7 @@ class Http2Stream:
         "_window",
         "id",
         "send_window",
+        "trailers",
         "unsent",
         "waiting_since_s",
     )
@@ -103,6 +104,7 @@ class Http2Stream:
         self.id = stream_id
         self.unsent = NOTHING
         self.send_window = send_window
+        self.trailers: Headers = {}  # Of an answer that has ended.
         self.waiting_since_s = math.inf  # Infinite: it is not the backend that is waited for.
         self._carrier = carrier
         self._loop = loop
@@ -146,6 +148,7 @@ class Http2Stream:
 
     def take_headers(self, headers: Headers, *, last: bool) -> None:
         if last:
+            self.trailers = headers
             self._answered(failures.verdict(headers, alone=not self._headed))
         elif self._headed:
             self.give_up(Garbled("headers came in the middle of an answer"))

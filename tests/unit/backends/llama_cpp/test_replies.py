@@ -7,7 +7,7 @@ import grpc
 import pytest
 
 from remuda.backends.calls import Refused
-from remuda.backends.llama_cpp.replies import chat_reply, completion_reply, whole
+from remuda.backends.llama_cpp.replies import chat_reply, completion_reply, stopping_word, whole
 from remuda.rpc import backend_pb2 as pb
 
 TIMINGS = {"prompt_n": 3, "cache_n": 2, "prompt_ms": 1.5, "predicted_n": 2, "predicted_ms": 2.5}
@@ -109,3 +109,17 @@ def test_an_error_in_the_middle_of_a_stream_ends_the_call(reply_of: Any) -> None
         reply_of(encoded({"error": {"code": 500, "message": "Context size has been exceeded."}}))
     assert refused.value.code is grpc.StatusCode.INTERNAL
     assert refused.value.message == "Context size has been exceeded."
+
+
+@pytest.mark.parametrize(
+    ("last", "word"),
+    [
+        ({"stop_type": "word", "stopping_word": "END"}, "END"),
+        ({"choices": [], "__verbose": {"stop_type": "word", "stopping_word": "END"}}, "END"),
+        ({"stop_type": "eos", "stopping_word": ""}, ""),
+        ({"content": 'the "stopping_word"'}, ""),
+        ({}, ""),
+    ],
+)
+def test_the_stop_sequence_is_told_in_the_last_event(last: dict[str, object], word: str) -> None:
+    assert stopping_word(encoded({"content": "a"}, last)) == word

@@ -185,6 +185,19 @@ def test_a_full_context_is_told_from_a_limit_that_was_asked_for(
     assert _read(_streamed([Delta("a")], LENGTH, NOTHING, usage, call=call)).stop_reason == reason
 
 
+@pytest.mark.parametrize(
+    ("met", "told"),
+    [("END", ("stop_sequence", "END")), ("<|im_end|>", ("end_turn", None)), ("", ("end_turn", None))],
+)
+def test_a_stop_sequence_is_told_if_the_client_asked_for_it(met: str, told: tuple[str, str | None]) -> None:
+    call = call_of(RequestKind.CHAT, {**HELLO, "stop": ["END"]})
+    call.tally.stop_sequence = met
+
+    message = _read(_streamed([Delta("a")], STOP, NOTHING, Usage(), call=call))
+
+    assert (message.stop_reason, message.stop_sequence) == told
+
+
 def test_what_no_backend_told_of_usage_is_null() -> None:
     usage = _whole([], STOP, Usage(4, 2)).usage
 
