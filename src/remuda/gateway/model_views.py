@@ -210,6 +210,7 @@ def model_item(
         memory_bytes=need.memory_bytes,
         estimated=bool(need.memory_bytes),
         context_size=known_context(config, model.weights.header),
+        pinned=config.pinned,
         nodes_with_files=tuple(with_files.get(config.file, ())),
         on_frontend=model.here or model.stored.kept_by is not None,
         replicas=own,

@@ -100,6 +100,7 @@ class ModelItem(Message):
     memory_bytes: Uint64 = 0  # Once loaded; 0: not known.
     estimated: Annotated[bool, OMIT_EMPTY] = False  # `memory_bytes` was computed, and not measured.
     context_size: Count = 0  # Tokens it is loaded for; 0: not known without its file.
+    pinned: Annotated[bool, OMIT_EMPTY] = False  # Never unloaded, neither when idle nor to make room.
     nodes_with_files: Many[str] = ()
     # Whether the frontend that answers has its file, or another one keeps it; none: it does not tell.
     on_frontend: Annotated[bool | None, OMIT_NONE] = None

@@ -8,6 +8,7 @@ from playwright.sync_api import Browser, expect
 
 from remuda.host.ports import free_port
 from tests.integration.console.browser import Complaints, visit
+from tests.integration.serving.asking import add_echo
 from tests.support.processes import Frontend, Ranch, ranch
 
 RECOVERED_MS = 60_000
@@ -42,9 +43,34 @@ def test_one_signs_in_with_a_key_and_out_again(
         expect(page.get_by_text("1 of 1 machine healthy")).to_be_visible()
         cookies = page.context.cookies()
         assert [(one["httpOnly"], one["sameSite"]) for one in cookies] == [(True, "Strict")]
+        other = page.context.new_page()
+        complaints.follow(other)
+        other.goto("/models")
+        expect(other).to_have_title("Models · Remuda")
         page.get_by_role("button", name="Sign out").first.click()
-        expect(page).to_have_title("Sign in · Remuda")
+        for tab in (page, other):
+            expect(tab).to_have_title("Sign in · Remuda")
         assert page.context.cookies() == []
+        expect(page.get_by_text("Your session is over")).to_have_count(0)
+        expect(other.get_by_text("Your session is over")).to_be_visible()
+        box.fill(made["key"])
+        page.get_by_role("button", name="Sign in").click()
+        for tab in (page, other):
+            expect(tab).not_to_have_title("Sign in · Remuda")
+
+
+def test_a_key_for_programs_is_told_at_the_door(
+    place: Ranch, browser: Browser, complaints: Complaints
+) -> None:
+    frontend = keyed(place)
+    made = frontend.ask("POST", "/api/keys", {"name": "prog", "scope": "inference"}).raise_for_status().json()
+    complaints.expected += [(403, "/api/session"), (401, "/api/events")]
+    with visit(browser, frontend.url, complaints) as page:
+        page.goto("/fleet")
+        page.get_by_label("Admin or read-only key").fill(made["key"])
+        page.get_by_role("button", name="Sign in").click()
+        expect(page.get_by_role("alert")).to_contain_text("sign in with a key of scope admin or read")
+        expect(page).to_have_title("Sign in · Remuda")
 
 
 def test_a_read_only_key_sees_the_fleet_and_can_change_nothing(
@@ -63,6 +89,19 @@ def test_a_read_only_key_sees_the_fleet_and_can_change_nothing(
         expect(page.get_by_role("button", name="Drain")).to_have_count(0)
         page.goto("/models/gallery")
         expect(page.get_by_role("button", name="Install", exact=True).first).to_be_disabled()
+        page.goto("/fleet?add=1")
+        expect(page.get_by_text("1 of 1 machine healthy")).to_be_visible()
+        expect(page.get_by_role("dialog")).to_have_count(0)
+        expect(page.get_by_role("button", name="Add a machine")).to_have_count(0)
+        page.keyboard.press("Control+k")
+        expect(page.get_by_role("option", name="Settings")).to_be_visible()
+        expect(page.get_by_role("option").filter(has_text="action")).to_have_count(0)
+        page.keyboard.press("Escape")
+        add_echo(frontend, "echo")
+        page.goto("/playground?model=echo")
+        page.get_by_role("textbox", name="Message").fill("hello")
+        expect(page.get_by_text("a key of scope read may not use models")).to_be_visible()
+        expect(page.get_by_role("button", name="Send")).to_be_disabled()
         refused = page.evaluate(
             "id => fetch(`/api/nodes/${id}/drain`, {method: 'POST', headers: {'X-Remuda-Console': '1'}})"
             ".then((answer) => answer.status)",
@@ -98,12 +137,18 @@ def test_a_lost_frontend_is_told_with_the_time_of_what_is_shown_and_found_again(
         page.goto("/fleet")
         expect(page.get_by_text("1 of 1 machine healthy")).to_be_visible()
         frontend.kill()
-        bar = page.get_by_role("alert")
+        bar = page.get_by_role("alert").filter(has_text="Not connected")
         expect(bar).to_contain_text(re.compile(r"Not connected for \d+ s"))
         expect(bar).to_contain_text(re.compile(r"What you see is from \d\d:\d\d:\d\d"))
         expect(page.get_by_role("link", name="up", exact=True)).to_be_visible()
+        page.get_by_role("link", name="Settings").first.click()
+        missing = page.get_by_text("The frontend does not answer.")
+        expect(missing).to_be_visible()
         place.up("up", "--port", str(port))
         expect(bar).to_have_count(0, timeout=RECOVERED_MS)
+        expect(missing).to_have_count(0)
+        expect(page.get_by_text("registration_token", exact=True)).to_be_visible()
+        page.get_by_role("link", name="Fleet", exact=True).first.click()
         expect(page.get_by_text("1 of 1 machine healthy")).to_be_visible()
     assert not [one for one in quiet.found if one.startswith("script")]
 

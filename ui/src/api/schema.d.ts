@@ -117,6 +117,27 @@ export interface components {
             failed_at: string;
             reason?: string;
         };
+        BenchmarkView: {
+            node?: string;
+            streams: number;
+            requests: number;
+            failed?: number;
+            prompt_tokens?: number;
+            completion_tokens?: number;
+            first_token_ms?: number;
+            first_token_p95_ms?: number;
+            tokens_per_s?: number;
+            prompt_tokens_per_s?: number;
+            id: number;
+            model: string;
+            revision?: string;
+            backend?: string;
+            /** Format: date-time */
+            at: string;
+        };
+        BenchmarkViews: {
+            benchmarks?: components["schemas"]["BenchmarkView"][];
+        };
         ChartSeries: {
             step_s?: number;
             times?: number[];
@@ -419,6 +440,7 @@ export interface components {
             memory_bytes?: number;
             estimated?: boolean;
             context_size?: number;
+            pinned?: boolean;
             nodes_with_files?: string[];
             on_frontend?: boolean | null;
             replicas?: components["schemas"]["ReplicaView"][];
@@ -457,6 +479,7 @@ export interface components {
             memory_bytes?: number;
             estimated?: boolean;
             context_size?: number;
+            pinned?: boolean;
             nodes_with_files?: string[];
             on_frontend?: boolean | null;
             replicas?: components["schemas"]["ReplicaView"][];
@@ -1084,6 +1107,10 @@ export interface components {
             sha256?: string;
             size?: number;
         };
+        BenchmarkReport: {
+            model: string;
+            results: components["schemas"]["MeasuredSpeed"][];
+        };
         BusAddress: {
             address?: string;
             why?: string;
@@ -1151,6 +1178,18 @@ export interface components {
         };
         MaxReplicasBody: {
             value: number;
+        };
+        MeasuredSpeed: {
+            node?: string;
+            streams: number;
+            requests: number;
+            failed?: number;
+            prompt_tokens?: number;
+            completion_tokens?: number;
+            first_token_ms?: number;
+            first_token_p95_ms?: number;
+            tokens_per_s?: number;
+            prompt_tokens_per_s?: number;
         };
         ModelAdd: {
             config: string;
@@ -1474,6 +1513,64 @@ export interface components {
             documents: string[];
             top_n?: number | null;
             return_documents?: boolean | null;
+        };
+        TranscriptionForm: {
+            /** Format: binary */
+            file: string;
+            model: string;
+            language?: string;
+            prompt?: string;
+            /** @enum {unknown} */
+            response_format?: "diarized_json" | "json" | "srt" | "text" | "verbose_json" | "vtt";
+            temperature?: number;
+            timestamp_granularities?: ("segment" | "word")[];
+            stream?: boolean;
+        };
+        TranslationForm: {
+            /** Format: binary */
+            file: string;
+            model: string;
+            prompt?: string;
+            /** @enum {unknown} */
+            response_format?: "json" | "srt" | "text" | "verbose_json" | "vtt";
+            temperature?: number;
+        };
+        SpeechBody: {
+            model: string;
+            input: string;
+            voice?: string | components["schemas"]["NamedVoice"] | null;
+            instructions?: string | null;
+            language?: string | null;
+            response_format?: ("aac" | "flac" | "mp3" | "opus" | "pcm" | "wav") | null;
+            speed?: number | null;
+            stream_format?: ("audio" | "sse") | null;
+            params?: {
+                [key: string]: string;
+            } | null;
+        };
+        NamedVoice: {
+            id: string;
+        };
+        ImageBody: {
+            model: string;
+            prompt: string;
+            n?: number | null;
+            size?: string | null;
+            response_format?: ("b64_json" | "url") | null;
+            stream?: boolean | null;
+            negative_prompt?: string | null;
+            seed?: number | null;
+            step?: number | null;
+            user?: string | null;
+        };
+        ImageEditForm: {
+            image: string[];
+            model: string;
+            prompt: string;
+            n?: number;
+            size?: string;
+            /** @enum {unknown} */
+            response_format?: "b64_json";
         };
         ModelList: {
             data: components["schemas"]["ListedModel"][];

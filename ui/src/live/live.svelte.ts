@@ -9,6 +9,8 @@ class Live {
   link = $state.raw<Link>({ state: 'connecting', sinceMs: Date.now(), asOfMs: 0, reason: '' });
   /** Whether there has been a snapshot: until then a list that is empty means nothing. */
   known = $state(false);
+  /** How often the connection has come back: what could not be had meanwhile is asked for again. */
+  returns = $state(0);
   #say: (word: Word) => void = () => undefined;
 
   start(): void {
@@ -30,7 +32,10 @@ class Live {
       this.entities = fromSnapshot(message.snapshot);
       this.known = message.snapshot.nodes !== undefined;
     } else if (message.kind === 'change') this.entities = changed(this.entities, message.change);
-    else this.link = message.link;
+    else {
+      if (this.link.state === 'lost' && message.link.state === 'live') this.returns += 1;
+      this.link = message.link;
+    }
   }
 
   #viaWorker(): (word: Word) => void {

@@ -33,12 +33,12 @@ export function levelOf(item: Attention): { tone: Tone; word: string } {
   return item.level === 'problem' ? { tone: 'bad', word: 'problem' } : { tone: 'warn', word: 'attention' };
 }
 
-/** Where to read more. */
+/** Where to read more, or where it is solved. */
 export function placeOf(item: Attention): string {
   const name = item.entity_name || item.entity_id;
   switch (item.entity) {
     case 'node':
-      return address('machines', name);
+      return address('machines', name, item.code.startsWith('disk_') ? 'files' : '');
     case 'operation':
       return address('operations', item.entity_id);
     case 'model':

@@ -15,6 +15,8 @@ export interface Turn {
   pictures: Picture[];
   problem: unknown;
   stopped: boolean;
+  /** Why the model ended, in its own word: `stop`, `length`. */
+  finish: string;
   figures: Figures | null;
 }
 
@@ -40,9 +42,11 @@ export const NO_PARAMETERS: Parameters = { system: '', temperature: '', topP: ''
 
 interface Chunk {
   error?: { message?: string };
-  choices?: { delta?: { content?: string | null; reasoning_content?: string | null; reasoning?: string | null } }[];
+  choices?: { delta?: { content?: string | null; reasoning_content?: string | null; reasoning?: string | null }; finish_reason?: string | null }[];
   usage?: { completion_tokens?: number } | null;
 }
+
+const SPEED_MS_MIN = 50;
 
 export class Chat {
   model = $state('');
@@ -95,18 +99,21 @@ export class Chat {
       body: JSON.stringify({ ...asked, stream: true, stream_options: { include_usage: true } }),
     });
     if (!response.ok || !response.body) throw await problemOf(response);
+    if (!response.headers.get('Content-Type')?.startsWith('text/event-stream')) throw new Error('What came back is not a stream of a model: does a proxy stand between this browser and the frontend?');
     let node = response.headers.get('X-Remuda-Node') ?? '';
     const reader = response.body.pipeThrough(new TextDecoderStream() as ReadableWritablePair<string, Uint8Array>).getReader();
     const parser = new EventParser();
-    let pieces = 0;
     let counted = 0;
     let firstMs = 0;
+    let lastMs = 0;
+    let whole = false;
     for (;;) {
       const { done, value } = await reader.read();
       if (done) break;
       for (const event of parser.feed(value)) {
         // A stream that began while the model was loading says so here.
         if (event.comment.startsWith('node ')) node = event.comment.slice('node '.length);
+        if (event.data === '[DONE]') whole = true;
         if (!event.data || event.data === '[DONE]') continue;
         const chunk = JSON.parse(event.data) as Chunk;
         if (chunk.error) throw new Error(chunk.error.message ?? 'The model failed.');
@@ -114,29 +121,40 @@ export class Chat {
         turn.text += delta?.content ?? '';
         turn.reasoning += delta?.reasoning_content ?? delta?.reasoning ?? '';
         if (delta?.content || delta?.reasoning_content || delta?.reasoning) {
-          pieces += 1;
-          firstMs ||= performance.now();
+          lastMs = performance.now();
+          firstMs ||= lastMs;
         }
+        turn.finish = chunk.choices?.[0]?.finish_reason ?? turn.finish;
         counted = chunk.usage?.completion_tokens ?? counted;
       }
       const tokens = counted || words(turn.text + turn.reasoning);
-      const seconds = (performance.now() - firstMs) / 1000;
       turn.figures = {
         node,
         firstTokenMs: firstMs ? firstMs - beganMs : 0,
         tokens,
-        tokensPerSecond: firstMs && tokens > 1 && seconds > 0 ? (tokens - 1) / seconds : 0,
+        tokensPerSecond: speed(tokens, lastMs - firstMs),
         counted: counted > 0,
       };
     }
+    if (!whole && !turn.finish) throw new Error('The answer was cut off: the connection ended before the model did.');
   }
+}
+
+/** After the first token. What comes within so short a time came at once, and says nothing of a speed: 0. */
+export function speed(tokens: number, ms: number): number {
+  return tokens > 1 && ms >= SPEED_MS_MIN ? ((tokens - 1) * 1000) / ms : 0;
 }
 
 function words(text: string): number {
   return text.split(/\s+/).filter(Boolean).length;
 }
 
-const NO_TURN: Turn = { role: 'user', text: '', reasoning: '', pictures: [], problem: null, stopped: false, figures: null };
+export const NO_TURN: Turn = { role: 'user', text: '', reasoning: '', pictures: [], problem: null, stopped: false, finish: '', figures: null };
+
+/** What was asked last, and what led to it: without the answer that came. */
+export function lastAsked(turns: readonly Turn[]): readonly Turn[] {
+  return turns.slice(0, turns.findLastIndex((turn) => turn.role === 'user') + 1);
+}
 
 /** The request as any client would send it. */
 export function body(model: string, turns: readonly Turn[], parameters: Parameters): Record<string, unknown> {

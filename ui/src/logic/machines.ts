@@ -24,6 +24,11 @@ export function standing(node: Node): Standing {
   };
 }
 
+/** When the figures of a machine were true that is not heard; empty while they are of now. */
+export function asOfTime(node: Node): string {
+  return node.status === 'offline' && (node.total_ram || node.total_disk) ? (node.last_heartbeat ?? '') : '';
+}
+
 export function machineName(node: Node): string {
   return node.name || node.id;
 }

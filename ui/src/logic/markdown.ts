@@ -76,8 +76,18 @@ function fenceEnd(lines: string[], from: number, fence: string): number {
   return endOf(lines, from, (line) => !(line.trim().startsWith(fence) && line.trim().replaceAll(fence[0]!, '') === ''));
 }
 
+/** Another list begins where bullets follow on numbers, or numbers on bullets. */
 function listEnd(lines: string[], from: number): number {
-  return endOf(lines, from, (line) => ITEM.test(line) || /^\s{2,}\S/.test(line) || !line.trim());
+  const first = ITEM.exec(lines[from]!)!;
+  const same = (item: RegExpExecArray): boolean => item[1]!.length > first[1]!.length + 1 || numbered(item) === numbered(first);
+  return endOf(lines, from, (line) => {
+    const item = ITEM.exec(line);
+    return item ? same(item) : /^\s{2,}\S/.test(line) || !line.trim();
+  });
+}
+
+function numbered(item: RegExpExecArray): boolean {
+  return /\d/.test(item[2]!);
 }
 
 function listOf(lines: string[], depth: number): Block {
@@ -89,7 +99,7 @@ function listOf(lines: string[], depth: number): Block {
     if (item && item[1]!.length <= indent + 1) items.push([item[3]!]);
     else items.at(-1)!.push(line.replace(new RegExp(`^ {0,${indent + 2}}`), ''));
   }
-  const ordered = /\d/.test(first[2]!);
+  const ordered = numbered(first);
   return { kind: 'list', ordered, start: ordered ? parseInt(first[2]!, 10) : 1, items: items.map((one) => blocks(one, depth + 1)) };
 }
 
@@ -102,7 +112,7 @@ function cells(line: string): Inline[][] {
 }
 
 const MARKS =
-  /(?<code>`+)(?<inside>[^]*?[^`])\k<code>(?!`)|\*\*(?<strong>\S(?:[^]*?\S)??)\*\*|~~(?<del>\S(?:[^]*?\S)??)~~|\*(?<em>[^\s*](?:[^*]*[^\s*])?)\*|(?<![\p{L}\d_])_(?<under>[^\s_](?:[^_]*[^\s_])?)_(?![\p{L}\d_])|\[(?<label>[^\]\n]{1,500})\]\((?<to>[^()\s]{1,2000})\)/u;
+  /\\(?<escaped>[!-/:-@[-`{-~])|(?<code>`+)(?<inside>[^]*?[^`])\k<code>(?!`)|\*\*(?<strong>\S(?:[^]*?\S)??)\*\*|~~(?<del>\S(?:[^]*?\S)??)~~|\*(?<em>[^\s*](?:[^*]*[^\s*])?)\*|(?<![\p{L}\d_])_(?<under>[^\s_](?:[^_]*[^\s_])?)_(?![\p{L}\d_])|!?\[(?<label>[^\]\n]{1,500})\]\((?<to>[^()\s]{1,2000})\)|(?<bare>https?:\/\/[^\s<>()[\]"'`*]{1,2000}[^\s<>()[\]"'`*.,;:!?])/u;
 
 export function inline(text: string, depth = 0): Inline[] {
   const found: Inline[] = [];
@@ -118,15 +128,25 @@ export function inline(text: string, depth = 0): Inline[] {
   return found;
 }
 
+/** An address within a link is no second link. */
+function unlinked(parts: Inline[]): Inline[] {
+  return parts.flatMap((part): Inline[] => {
+    if (part.kind === 'link') return part.children;
+    return 'children' in part ? [{ ...part, children: unlinked(part.children) }] : [part];
+  });
+}
+
 function marked(match: RegExpExecArray, depth: number): Inline {
-  const { inside, strong, del, em, under, label, to } = match.groups ?? {};
+  const { escaped, inside, strong, del, em, under, label, to, bare } = match.groups ?? {};
+  if (escaped !== undefined) return { kind: 'text', text: escaped };
+  if (bare !== undefined) return { kind: 'link', to: bare, children: [{ kind: 'text', text: bare }] };
   if (inside !== undefined) return { kind: 'code', text: inside };
   if (strong !== undefined) return { kind: 'strong', children: inline(strong, depth + 1) };
   if (del !== undefined) return { kind: 'del', children: inline(del, depth + 1) };
   if (label !== undefined && to !== undefined) {
     // Only addresses of the web: anything else a model could write stays text.
     if (!/^https?:\/\//i.test(to)) return { kind: 'text', text: match[0] };
-    return { kind: 'link', to, children: inline(label, depth + 1) };
+    return { kind: 'link', to, children: unlinked(inline(label, depth + 1)) };
   }
   return { kind: 'em', children: inline(em ?? under ?? '', depth + 1) };
 }

@@ -32,6 +32,8 @@ export function removal(plan: RemovalPlan): { lost: string[]; kept: string[] } {
   return { lost, kept };
 }
 
+export const PINNED = 'Never unloaded, neither when idle nor to make room; its files stay where they are.';
+
 export interface Fit {
   node: string;
   fits: boolean;

@@ -15,7 +15,13 @@ export function parsePlace(to: string): Place {
   return { page: page || 'fleet', name, tab, query: new URLSearchParams(query) };
 }
 
+/** Browsers take `..` for the folder above, escaped or not. */
+function encoded(part: string): string {
+  return /^~*\.{1,2}$/.test(part) ? `~${part}` : encodeURIComponent(part);
+}
+
 function decoded(part: string): string {
+  if (/^~+\.{1,2}$/.test(part)) return part.slice(1);
   try {
     return decodeURIComponent(part);
   } catch {
@@ -24,7 +30,7 @@ function decoded(part: string): string {
 }
 
 export function address(page: string, name = '', tab = '', query: Record<string, string> = {}): string {
-  const path = [page, name, tab].filter((part, index) => part || index === 0).map(encodeURIComponent);
+  const path = [page, name, tab].filter((part, index) => part || index === 0).map(encoded);
   const asked = new URLSearchParams(Object.entries(query).filter(([, value]) => value)).toString();
   return `/${path.join('/')}${asked ? `?${asked}` : ''}`;
 }

@@ -7,14 +7,25 @@ class SessionState {
   value = $state.raw<Session | null>(null);
   /** Why it could not be asked. */
   problem = $state('');
+  #leaving = false;
+
+  /** Why one has to sign in although one had; empty for who has not been here, or has signed out. */
+  ended = $state('');
 
   get mayChange(): boolean {
     return this.value?.scope !== 'read';
   }
 
+  get out(): boolean {
+    return this.value !== null && !this.value.authenticated;
+  }
+
   async load(): Promise<void> {
     try {
-      this.value = await get<Session>('/api/session');
+      const found = await get<Session>('/api/session');
+      if (this.value?.authenticated && !found.authenticated && !this.#leaving) this.ended = 'Your session is over: twelve hours have passed without a visit, or its key was revoked, or you signed out in another tab.';
+      if (found.authenticated) this.ended = '';
+      this.value = found;
       this.problem = '';
     } catch (error) {
       if (error instanceof ApiError && error.absent) this.value = { authenticated: true };
@@ -29,9 +40,11 @@ class SessionState {
   }
 
   async signOut(): Promise<void> {
+    this.#leaving = true;
     await remove('/api/session').catch(() => undefined);
     live.forget();
     await this.load();
+    this.#leaving = false;
   }
 }
 

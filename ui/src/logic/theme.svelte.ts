@@ -9,8 +9,20 @@ function kept(): Theme {
   return value === 'light' || value === 'dark' ? value : 'auto';
 }
 
+const DARK = matchMedia('(prefers-color-scheme: dark)');
+
 class ThemeChoice {
   value = $state<Theme>(kept());
+  #system = $state(DARK.matches);
+
+  constructor() {
+    DARK.addEventListener('change', (event) => (this.#system = event.matches));
+  }
+
+  /** What is shown, whoever has chosen it: what draws its own colours draws them anew. */
+  get dark(): boolean {
+    return this.value === 'auto' ? this.#system : this.value === 'dark';
+  }
 
   choose(theme: Theme): void {
     this.value = theme;

@@ -2,12 +2,16 @@
 
 from fastapi import APIRouter, Request, Response
 
-from remuda.core.errors import Unauthorized
+from remuda.accounts.keys import KeyScope
+from remuda.core.errors import Forbidden, Unauthorized
 from remuda.gateway.guards import LOCAL, key_of, require_console
 from remuda.gateway.messages import answer, gives, read_known, takes
 from remuda.gateway.services import Services, Svc
 from remuda.gateway.sessions import COOKIE, Session, cookie_in
 from remuda.wire.console import SessionView, SignIn
+
+_MAY_LOOK = frozenset({KeyScope.ADMIN, KeyScope.READ})
+"""Whose keys open the console."""
 
 routes = APIRouter(prefix="/api/session", tags=["session"])
 
@@ -23,7 +27,7 @@ async def session(request: Request, svc: Svc) -> Response:
     return shown
 
 
-@routes.post("", openapi_extra=takes(SignIn), responses=gives(SessionView, 400, 401, 429))
+@routes.post("", openapi_extra=takes(SignIn), responses=gives(SessionView, 400, 401, 403, 429))
 async def sign_in(request: Request, svc: Svc) -> Response:
     """Exchange an API key for a session cookie."""
     require_console(request)
@@ -35,6 +39,11 @@ async def sign_in(request: Request, svc: Svc) -> Response:
         svc.console.failures.failed(source)
         raise Unauthorized(
             "this is not an active API key", hint="remuda keys create NAME --scope admin makes one"
+        )
+    if key.scope not in _MAY_LOOK:
+        raise Forbidden(
+            f"the key '{key.name}' has the scope {key.scope}: it is for programs that use models",
+            hint="sign in with a key of scope admin or read",
         )
     shown = answer(_view(svc, key.scope, key.name))
     _set(shown, request, svc, svc.console.sessions.begin(key))
