@@ -18,7 +18,7 @@ def finished_load(up: Frontend, model: str) -> str:
     op = str(up.ask("POST", f"/api/models/{model}/load").raise_for_status().json()["id"])
 
     def over() -> bool:
-        return up.get(f"/api/ops/{op}")["status"] == "succeeded"
+        return bool(up.get(f"/api/ops/{op}")["status"] == "succeeded")
 
     wait_until_blocking(over, within=PATIENCE_MS / 1000, what="the load to end")
     up.ask("POST", f"/api/ops/{op}/dismiss").raise_for_status()
