@@ -37,6 +37,7 @@ from remuda.gateway.home import no_such_endpoint
 from remuda.gateway.messages import answer, refusal
 from remuda.gateway.middleware import OF_CONSOLE, BodyLimit, HeadLikeGet, RequestObserver
 from remuda.gateway.nodes import HeartbeatLane
+from remuda.gateway.ollama import routes as ollama
 from remuda.gateway.server import KnownPeer
 from remuda.gateway.services import Services
 from remuda.gateway.static_files import ConsolePage, ConsolePages, is_view
@@ -49,6 +50,7 @@ _SOCKETS = "/ws/nodes/{node_id}/backend-logs/{model}"
 _ROUTERS = (
     nodes.routes,
     model_files.routes,
+    ollama.routes,
     models.load_status_routes,  # Before those for models, whose names may end in anything.
     model_edits.routes,
     model_galleries.routes,

@@ -20,17 +20,9 @@ _HTML: Final = "text/html"
 _SAFE: Final = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'"}
 _APIS: Final = (
     "OpenAI's API is under /v1 (chat/completions, completions, embeddings, rerank, models), "
-    "Anthropic's at /v1/messages"
+    "Anthropic's at /v1/messages, Ollama's under /api (chat, generate, embed, tags)"
 )
 _OTHERS: Final = (
-    ("/api/generate", "Ollama's API"),
-    ("/api/chat", "Ollama's API"),
-    ("/api/tags", "Ollama's API"),
-    ("/api/embed", "Ollama's API"),
-    ("/api/show", "Ollama's API"),
-    ("/api/pull", "Ollama's API"),
-    ("/api/ps", "Ollama's API"),
-    ("/api/version", "Ollama's API"),
     ("/v1/messages/batches", "Anthropic's batch API"),
     ("/v1/complete", "Anthropic's older API"),
     ("/v1/responses", "OpenAI's Responses API"),
@@ -61,7 +53,8 @@ pre {{ overflow-x: auto; padding: .8em; background: color-mix(in srgb, currentCo
 <p>This is a frontend of Remuda, which makes one OpenAI-compatible endpoint of several machines.
 Its web console is here, for browsers.</p>
 <h2>Programs</h2>
-<p>Use <code>{base}/v1</code> as the base URL of any OpenAI client{key}.</p>
+<p>Use <code>{base}/v1</code> as the base URL of any OpenAI client, and <code>{base}</code> as the host of any
+Ollama client{key}. To programs that look for one here: Ollama is running, or all of its API that matters.</p>
 <pre>curl {base}/v1/models{header}</pre>
 <h2>People</h2>
 <ul>
@@ -91,8 +84,24 @@ async def home(request: Request, svc: Svc) -> Response:
     return Response(page, media_type=_HTML, headers=_SAFE)
 
 
+_OLLAMAS: Final = {
+    "/api/create": "making models is not offered here: install one with /api/pull, or add its configuration "
+    "with remuda models add",
+    "/api/copy": "copying models is not offered here: give one another name with `alias` in a configuration",
+    "/api/push": "pushing models to a registry is not offered here",
+    "/api/blobs": "single blobs are not taken here: install a model with /api/pull, or upload its file with "
+    "remuda models add FILE",
+    "/api/me": "there are no accounts of ollama.com here",
+    "/api/signout": "there are no accounts of ollama.com here",
+    "/api/web_search": "searching the web is not offered here",
+    "/api/web_fetch": "fetching web pages is not offered here",
+}
+
+
 def no_such_endpoint(path: str) -> str:
     """Why nothing is at this path, and which APIs there are."""
+    if words := next((why for at, why in _OLLAMAS.items() if path == at or path.startswith(f"{at}/")), ""):
+        return words
     other = next((api for prefix, api in _OTHERS if path == prefix or path.startswith(_below(prefix))), "")
     begins = f"{other} is not offered here" if other else "no such endpoint"
     return f"{begins}: {_APIS}, and GET /openapi.json lists all routes"

@@ -20,6 +20,8 @@ from remuda.core import limits
 from remuda.core.errors import Invalid, NotFound, RemudaError, RequestIncomplete, Unavailable
 from remuda.core.hints import did_you_mean
 from remuda.core.ids import NodeId
+from remuda.gateway.ollama.errors import error_body as ollama_error
+from remuda.gateway.ollama.errors import is_ollamas
 from remuda.ops.model import OpId
 from remuda.wire.codec import decode, encode, refuse_unknown_fields
 from remuda.wire.nodes import NodeError, label_problem
@@ -85,6 +87,8 @@ def refusal(error: RemudaError, path: str, headers: Mapping[str, str] | None = N
 
 
 def error_body(error: RemudaError, path: str) -> bytes:
+    if is_ollamas(path):
+        return ollama_error(error)
     problem = error.problem()
     type_ = "node_error" if path.startswith(_NODE_PATHS) else _error_type(error.http_status)
     status, words = error.http_status, error.public_text

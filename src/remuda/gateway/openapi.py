@@ -22,6 +22,9 @@ from remuda.gateway.anthropic.errors import AnthropicError
 from remuda.gateway.guards import node_caller, require_admin, require_key
 from remuda.gateway.inference.endpoint import ApiEndpoint
 from remuda.gateway.messages import ANSWERS, JSON, SCHEMAS, OpenApiPart, gives_raw
+from remuda.gateway.ollama import routes as ollama
+from remuda.gateway.ollama.api import ENDPOINTS as OLLAMA_ENDPOINTS
+from remuda.gateway.ollama.errors import OllamaError
 from remuda.gateway.openai.api import MODELS, ListedModel, ModelList
 from remuda.gateway.openai.endpoints import ENDPOINTS
 from remuda.gateway.openai.errors import ErrorAnswer
@@ -190,6 +193,7 @@ def _not_asked_for(access: Access) -> set[str]:
     return admin | token
 
 
+_ALL: Final = {**ENDPOINTS, **OLLAMA_ENDPOINTS}
 _SUMMARIES: Final = {
     RequestKind.CHAT: "Chat",
     RequestKind.COMPLETION: "Complete a text",
@@ -253,8 +257,9 @@ _RETRY_AFTER: Final[OpenApiPart] = {
 
 def _inference_schemas() -> OpenApiPart:
     """Those that `_inference_paths` refers to, by name."""
-    endpoints = (*ENDPOINTS.values(), *anthropic.ENDPOINTS.values())
+    endpoints = (*_ALL.values(), *anthropic.ENDPOINTS.values())
     types = [*(endpoint.body for endpoint in endpoints), ModelList, ListedModel, ErrorAnswer, AnthropicError]
+    types += ollama.SCHEMA_TYPES
     _, components = msgspec.json.schema_components(types, ref_template=SCHEMAS.format(model="{name}"))
     for endpoint in ENDPOINTS.values():
         if endpoint.form is not None:
@@ -277,7 +282,7 @@ def _inference_paths() -> OpenApiPart:
     about_one = f"One of them; its name may hold slashes. {_BY_VERSION}"
     shown = _page("show_model", "One model", about_one, ListedModel)
     return {
-        **{path: {"post": _inference_operation(path, endpoint)} for path, endpoint in ENDPOINTS.items()},
+        **{path: {"post": _inference_operation(path, endpoint)} for path, endpoint in _ALL.items()},
         **{path: {"post": _anthropics(path, endpoint)} for path, endpoint in anthropic.ENDPOINTS.items()},
         MODELS: {"get": listed},
         f"{MODELS}/{{id}}": {"get": {**shown, "parameters": [one_model]}},
@@ -285,13 +290,16 @@ def _inference_paths() -> OpenApiPart:
 
 
 def _inference_operation(path: str, endpoint: ApiEndpoint) -> OpenApiPart:
-    answered = {"description": "In OpenAI's words.", "content": _answers(endpoint), "headers": _REQUEST_ID}
-    name = f"ask_{path.removeprefix('/v1/').replace('/', '_')}"
+    whose, refused = ("Ollama", OllamaError) if path in OLLAMA_ENDPOINTS else ("OpenAI", ErrorAnswer)
+    described = f"In {whose}'s words."
+    about = (endpoint.body.__doc__ or "") if whose == "Ollama" else _DESCRIPTIONS[endpoint.kind]
+    answered = {"description": described, "content": _answers(endpoint), "headers": _REQUEST_ID}
+    name = f"ask_{path.removeprefix('/v1').replace('/', '_').strip('_')}"
     media_type = JSON if endpoint.form is None else _FORM
     return {
-        **_about(name, endpoint.summary or _SUMMARIES[endpoint.kind], _DESCRIPTIONS[endpoint.kind]),
+        **_about(name, endpoint.summary or _SUMMARIES[endpoint.kind], about),
         "requestBody": {"required": True, "content": {media_type: {"schema": _reference(endpoint.body)}}},
-        "responses": {"200": answered, **_refusals(_REFUSALS)},
+        "responses": {"200": answered, **_refusals(_REFUSALS, refused)},
     }
 
 
@@ -315,7 +323,7 @@ def _answers(endpoint: ApiEndpoint) -> OpenApiPart:
     if endpoint.kind in _TRANSCRIPTS:
         answers |= {"text/plain": {"schema": {"type": "string"}}, "text/vtt": {"schema": {"type": "string"}}}
     if endpoint.kind is not RequestKind.IMAGE and not _STREAM.isdisjoint(endpoint.body.__struct_fields__):
-        answers["text/event-stream"] = {"schema": {"type": "string"}}
+        answers[endpoint.format.stream_headers[0][1].decode()] = {"schema": {"type": "string"}}
     return answers
 
 

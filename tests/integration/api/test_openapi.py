@@ -19,13 +19,15 @@ from schemathesis.checks import negative_data_rejection, positive_data_acceptanc
 from remuda.core import log
 from remuda.gateway.anthropic.endpoints import ENDPOINTS as ANTHROPICS
 from remuda.gateway.app import api_routes
+from remuda.gateway.ollama.api import ENDPOINTS as OLLAMA_ENDPOINTS
 from remuda.gateway.openai.endpoints import ENDPOINTS
 from remuda.inference.model import RequestKind
 from tests.integration.api.ops_frontends import our_node
 from tests.support.frontends import LiveFrontend, live_frontend
 
 Json = dict[str, Any]
-INFERENCE = [(path, "POST") for path in (*ENDPOINTS, *ANTHROPICS)]
+ALL_ENDPOINTS = {**ENDPOINTS, **OLLAMA_ENDPOINTS}
+INFERENCE = [(path, "POST") for path in (*ALL_ENDPOINTS, *ANTHROPICS)]
 MODELS = [("/v1/models", "GET"), ("/v1/models/{id}", "GET")]
 OPERATIONS = sorted(
     [(route.path_format, method) for route in api_routes() for method in route.methods or ()]
@@ -51,6 +53,8 @@ BODIES_OF_OPERATIONS = (
     "/backend/shutdown",
     "/api/session",
     "/api/benchmarks",
+    "/api/show",
+    "/api/pull",
 )
 PER_EXAMPLE, PER_EXAMPLE_WITH_BODY = 10, 5  # Of the profile's: a request is slow beside a function.
 USUAL = settings.get_profile("usual").max_examples
@@ -119,7 +123,7 @@ def test_every_answer_is_a_documented_one(api: Api, path: str, method: str) -> N
     )
     @given(case=good | bad, at_home=st.booleans())
     def call(case: Any, at_home: bool) -> None:
-        if at_home:
+        if at_home or path == "/api/pull":
             _lead_home(case, api)
         if path.endswith("/events"):
             _cut_short(case)
@@ -142,6 +146,8 @@ def _lead_home(case: Any, api: Api) -> None:
     removes_node = (case.method, case.path) == ("DELETE", "/api/nodes/{node_id}")
     if "node_id" in (case.path_parameters or {}) and not removes_node:
         case.path_parameters["node_id"] = api.node_id
+    if case.path == "/api/pull" and isinstance(case.body, dict):  # Others take as long as their registry.
+        case.body["model"] = "ollama://"
     if case.path == "/api/node/register" and isinstance(case.body, dict):
         case.body = {"name": "made-up", "address": "127.0.0.1:1", **case.body, "token": api.token}
 
@@ -172,11 +178,13 @@ BODIES_OF_WORKERS = ("/register", "/heartbeat", "/bus-trouble", "/drain", "/dere
 
 
 def reads_a_body(path: str, method: str) -> bool:
+    if path == "/api/delete":
+        return method == "delete"
     if path.startswith("/api/node/") and path.endswith(BODIES_OF_WORKERS):
         return method == "post"
     if (
         path in ("/api/keys", "/api/nodes/invites")
-        or path in ENDPOINTS
+        or path in (*ALL_ENDPOINTS, *ANTHROPICS)
         or path.endswith(BODIES_OF_OPERATIONS)
     ):
         return method == "post"
@@ -196,13 +204,19 @@ def test_guarded_routes_name_their_key(document: Json) -> None:
             assert asked == _key_for(path), path
 
 
-LOOKED_AT_WITH_ANY_KEY = {"/api/models/{model}/load-status"}
+LOOKED_AT_WITH_ANY_KEY = {
+    "/api/models/{model}/load-status",
+    "/api/tags",
+    "/api/ps",
+    "/api/show",
+    "/api/version",
+}
 
 
 def _key_for(path: str) -> set[str]:
     if path.startswith("/api/node/"):
         return {"registrationToken"}
-    if path.startswith("/v1/") or path in LOOKED_AT_WITH_ANY_KEY:
+    if path.startswith("/v1/") or path in OLLAMA_ENDPOINTS or path in LOOKED_AT_WITH_ANY_KEY:
         return {"inferenceKey"}
     if path.startswith("/api/model-files/"):  # The address is signed.
         return set()
@@ -212,14 +226,15 @@ def _key_for(path: str) -> set[str]:
 
 
 def test_what_is_asked_of_models_is_described_by_the_types_that_read_it(document: Json) -> None:
-    for path, ask in ENDPOINTS.items():
+    for path, ask in ALL_ENDPOINTS.items():
         operation = document["paths"][path]["post"]
         (content,) = operation["requestBody"]["content"].values()
         name = content["schema"]["$ref"].rpartition("/")[2]
         fields = document["components"]["schemas"][name]["properties"].keys()
         assert fields == set(ask.body.__struct_fields__), path
         streams = bool(fields & {"stream", "stream_format"}) and ask.kind is not RequestKind.IMAGE
-        assert ("text/event-stream" in operation["responses"]["200"]["content"]) == streams, path
+        stream_type = ask.format.stream_headers[0][1].decode()
+        assert (stream_type in operation["responses"]["200"]["content"]) == streams, path
 
 
 def test_the_page_for_people_shows_every_route_and_fetches_nothing(api: Api, document: Json) -> None:

@@ -227,13 +227,15 @@ async def test_those_who_are_no_browser_are_shown_where_to_go(
     assert (page.status_code, page.headers["content-type"]) == (200, "text/html; charset=utf-8")
     assert f"{frontend.url}/v1" in page.text
     assert "no key is needed" in page.text
+    assert "Ollama is running" in page.text, "some programs look for these words"
+    assert (await frontend.anyone.head("/")).status_code == 200, "others only for an answer"
     assert "remuda keys create" in (await open_frontend.anyone.get("/")).text
 
 
 @pytest.mark.parametrize(
     ("path", "words"),
     [
-        ("/api/tags", "Ollama's API is not offered here: OpenAI's API is under /v1"),
+        ("/v1/threads", "OpenAI's Assistants API is not offered here: OpenAI's API is under /v1"),
         ("/v1/messages/batches", "Anthropic's batch API is not offered here: OpenAI's API is under /v1"),
         ("/nowhere", "no such endpoint: OpenAI's API is under /v1"),
         ("/v1/nowhere", "no such endpoint: OpenAI's API is under /v1"),

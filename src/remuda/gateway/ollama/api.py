@@ -36,9 +36,17 @@ from remuda.scheduler.service import Models
 
 ENDPOINTS: Final = {
     "/api/chat": ApiEndpoint(RequestKind.CHAT, OLLAMA, OllamaChat, requests.chat),
-    "/api/generate": ApiEndpoint(RequestKind.CHAT, OLLAMA, OllamaGenerate, requests.generate),
+    "/api/generate": ApiEndpoint(
+        RequestKind.CHAT, OLLAMA, OllamaGenerate, requests.generate, summary="Answer a prompt"
+    ),
     "/api/embed": ApiEndpoint(RequestKind.EMBEDDING, OLLAMA, OllamaEmbed, requests.embed),
-    "/api/embeddings": ApiEndpoint(RequestKind.EMBEDDING, OLLAMA, OllamaEmbeddings, requests.embeddings),
+    "/api/embeddings": ApiEndpoint(
+        RequestKind.EMBEDDING,
+        OLLAMA,
+        OllamaEmbeddings,
+        requests.embeddings,
+        summary="Embed a text, in the older form",
+    ),
 }
 
 

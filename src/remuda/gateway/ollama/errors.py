@@ -13,6 +13,20 @@ from remuda.router.loading import LoadStatus
 _LINE_END: Final = b"\n"
 
 
+_PATHS: Final = frozenset(
+    f"/api/{name}"
+    for name in (
+        *("chat", "generate", "embed", "embeddings", "tags", "ps", "show", "version", "pull", "delete"),
+        *("create", "copy", "push", "blobs", "me", "signout", "web_search", "web_fetch"),
+    )
+)
+
+
+def is_ollamas(path: str) -> bool:
+    """Whether it is a path of this API, offered here or not, among those of our own."""
+    return path in _PATHS or path.startswith("/api/blobs/")
+
+
 class OllamaError(msgspec.Struct):
     error: str
 
