@@ -17,6 +17,7 @@ from remuda.core.errors import NoCapacity
 from remuda.core.ids import NodeId, ReplicaKey
 from remuda.gateway.client_apis import inference_routes
 from remuda.gateway.inference.api import InferenceRoutes
+from remuda.gateway.inference.link_fetch import LinkFetcher
 from remuda.gateway.inference.request_records import InferenceFigures
 from remuda.gateway.metrics import Metrics
 from remuda.gateway.requests_under_way import Running
@@ -280,6 +281,7 @@ def gateway(
     expose_node: bool = False,
     body_bytes_max: int = 64 << 20,
     refresh_models: ModelRefresh = nothing_new,
+    links: LinkFetcher | None = None,
 ) -> Gateway:
     """Not yet on any socket. It has the model `m` with one replica, on gpu-1."""
     clock, entropy = ForwardClock(), SystemEntropy()
@@ -304,6 +306,7 @@ def gateway(
         body_bytes_max=body_bytes_max,
         expose_node=expose_node,
         refresh_models=refresh_models,
+        links=links or LinkFetcher(),
     )
     access = Access(SecretStr("token"), keys_required, frozenset({"127.0.0.1", "localhost"}))
     console, models = _Console(Sessions("", keyring, clock)), ScriptedModels()

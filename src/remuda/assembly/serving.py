@@ -10,15 +10,18 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
+from remuda.assembly.addresses import bind_host, loopback
 from remuda.assembly.model_sources import model_objects
 from remuda.assembly.operations import FrontendParts, Workshop
 from remuda.assembly.running import Runner, background
 from remuda.assembly.settings import FrontendSettings
 from remuda.core.ids import MachineId
+from remuda.core.reach import AddressRange
 from remuda.fleet.identity import NodeTokens
 from remuda.fleet.ports import FleetStore
 from remuda.fleet.registry import Registry
 from remuda.gallery.model_galleries import ModelGalleries
+from remuda.gateway.inference.link_fetch import LinkFetcher, open_link_fetcher
 from remuda.gateway.inference.request_records import InferenceFigures
 from remuda.gateway.requests_under_way import Running
 from remuda.gateway.services import GivenFiles, Inference, Serving
@@ -274,7 +277,6 @@ class ServingRig:
             waits_of(settings),
             figures=figures,
         )
-        inference = self._inference(dispatcher, figures)
         models = self._models(placing, unloads)
         serving = self._serving(models, folder, cold, suspects, placing)
         runners: Sequence[Runner] = (
@@ -295,7 +297,8 @@ class ServingRig:
             stack.push_async_callback(upstreams.aclose)
             stack.callback(self._files_http.close)
             await stack.enter_async_context(background(*runners))
-            yield serving, inference
+            links = await stack.enter_async_context(self._links())
+            yield serving, self._inference(dispatcher, figures, links)
 
     def _file_runners(self) -> Sequence[Runner]:
         stored = () if self._stored is None else (self._stored.run,)
@@ -337,7 +340,9 @@ class ServingRig:
         )
         return Prospects(deps)
 
-    def _inference(self, dispatcher: RequestDispatcher, figures: InferenceFigures) -> Inference:
+    def _inference(
+        self, dispatcher: RequestDispatcher, figures: InferenceFigures, links: LinkFetcher
+    ) -> Inference:
         settings = self._ground.parts.settings
         return Inference(
             dispatcher,
@@ -347,7 +352,19 @@ class ServingRig:
             body_bytes_max=settings.request_bytes_max,
             expose_node=settings.expose_node_header,
             refresh_models=UnknownModels(self._keeper.refresh, self._ground.parts.clock).look,
+            links=links,
         )
+
+    @asynccontextmanager
+    async def _links(self) -> AsyncIterator[LinkFetcher]:
+        settings = self._ground.parts.settings
+        if not settings.fetch_links:
+            yield LinkFetcher()
+            return
+        # Who asks is on this machine, and may name what is on it; not through a proxy.
+        here_only = loopback(bind_host(settings)) and not settings.trusted_proxies
+        async with open_link_fetcher(AddressRange.LOOPBACK if here_only else AddressRange.ORDINARY) as links:
+            yield links
 
     def _followed_folder(self) -> ModelFolder:
         return ModelFolder(

@@ -20,6 +20,7 @@ from remuda.fleet.registry import Registry
 from remuda.gallery.model_galleries import ModelGalleries
 from remuda.gateway.events.hub import EventHub
 from remuda.gateway.history.keeper import HistoryKeeper
+from remuda.gateway.inference.link_fetch import LinkFetcher
 from remuda.gateway.inference.request_records import InferenceFigures
 from remuda.gateway.metrics import Metrics
 from remuda.gateway.node_logs import NodeLogs
@@ -153,6 +154,7 @@ class Inference:
     body_bytes_max: int = limits.INFERENCE_BODY_BYTES_MAX
     expose_node: bool = False  # Say in headers which node answered.
     refresh_models: ModelRefresh = nothing_new
+    links: LinkFetcher = field(default_factory=LinkFetcher)  # Unless told otherwise, it refuses them.
 
 
 @dataclass(frozen=True, slots=True)

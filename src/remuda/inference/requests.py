@@ -38,6 +38,7 @@ class Part(Struct):
     image_url: Raw = field(default_factory=_absent)
     input_audio: Raw = field(default_factory=_absent)
     video_url: Raw = field(default_factory=_absent)
+    audio_url: Raw = field(default_factory=_absent)
 
 
 class CalledFunction(Struct, frozen=True):

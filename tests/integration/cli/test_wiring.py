@@ -192,6 +192,7 @@ FRONTEND: dict[str, Entry] = {
     "storage_region": Wired("attic", "S3Account.region"),
     "storage_access_key": Wired("an-access-key", "S3Account.access_key"),
     "storage_secret_key": Wired("a-secret-key", "S3Account.secret_key"),
+    "fetch_links": Wired(True, "LinkFetcher.allowed"),
     "shutdown_grace": Wired(timedelta(seconds=25), "Running._grace_s", 25.0),
 }
 EXTERNAL_BUS: dict[str, Entry] = {

@@ -271,6 +271,14 @@ class FrontendSettings(SourceSettings):
         Annotated[int, Field(ge=1024, le=1 << 32)],
         Setting("Largest body of an inference request in bytes, images included.", "a number of bytes"),
     ] = limits.INFERENCE_BODY_BYTES_MAX
+    fetch_links: Annotated[
+        bool,
+        Setting(
+            "Fetch the pictures and sounds that requests link to, instead of refusing links. Addresses on "
+            "this machine and its network card are left out, unless requests come from this machine only.",
+            forms.FLAG,
+        ),
+    ] = False
     shutdown_grace: Annotated[
         Duration,
         Setting("How long answers in progress may continue when the frontend stops.", durations.ACCEPTED),

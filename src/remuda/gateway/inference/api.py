@@ -22,7 +22,14 @@ from remuda.core.log import masked
 from remuda.gateway.client_response import CLIENT_GONE, ClientGone, ClientResponse
 from remuda.gateway.inference.admission import Admission
 from remuda.gateway.inference.bodies import Bodies, check_complexity, parsed
-from remuda.gateway.inference.endpoint import ApiEndpoint, ClientApi, IncomingRequest, ReadyAnswer
+from remuda.gateway.inference.endpoint import (
+    ApiEndpoint,
+    ClientApi,
+    IncomingRequest,
+    ParsedRequest,
+    ReadyAnswer,
+)
+from remuda.gateway.inference.media_links import body_with
 from remuda.gateway.inference.request_records import RequestLog
 from remuda.gateway.requests_under_way import FrontendStopping
 from remuda.gateway.server import line_of
@@ -50,6 +57,7 @@ class InferenceHandler:
         self._expose_node = inference.expose_node
         self._refresh_models = inference.refresh_models
         self._bodies = Bodies(inference.body_bytes_max)
+        self._links = inference.links
         self._admission = admission
         self._clock = clock
         self._log = RequestLog(clock)
@@ -137,12 +145,7 @@ class InferenceHandler:
         if (node := request.headers.get(_ONLY_NODE)) is not None:
             response.routing.node = self._admission.chosen_node(node, key)
         body = await self._bodies.read(request)
-        if endpoint.form is not None:
-            known = await self._slicer.run(endpoint.form(request.headers, body))
-        elif len(body) <= CHEAP_BYTES_MAX:
-            known = endpoint.parse(body)
-        else:
-            known = await parsed(endpoint, body, self._slicer)
+        known = await self._parsed(request, body)
         entry = await self._model(endpoint, known.request.model, key)
         response.model = entry.config.id
         if endpoint.prepare is not None:
@@ -150,13 +153,14 @@ class InferenceHandler:
             if isinstance(prepared, ReadyAnswer):
                 return prepared
             known = prepared
+        written = await self._written(known, body)
         await self._slicer.run(check_complexity(known.request))
         if isinstance(known.request, CompletionRequest):  # Some paths take a chat or a text.
             response.kind = RequestKind.COMPLETION
         call = InferenceCall(
             response.kind,
             known.request,
-            known.openai_body(body),
+            written,
             entry.config,
             response.request_id,
             int(self._clock.now().timestamp()),
@@ -165,6 +169,20 @@ class InferenceHandler:
         )
         response.stream = call.stream
         return call, known.sink(call, response, self._slicer)
+
+    async def _parsed(self, request: IncomingRequest, body: bytes) -> ParsedRequest:
+        endpoint = request.endpoint
+        if endpoint.form is not None:
+            return await self._slicer.run(endpoint.form(request.headers, body))
+        if len(body) <= CHEAP_BYTES_MAX:
+            return endpoint.parse(body)
+        return await parsed(endpoint, body, self._slicer)
+
+    async def _written(self, known: ParsedRequest, body: bytes) -> bytes:
+        """The request as OpenAI's JSON, with what its links lead to in their place."""
+        linked = await self._links.fetch(known.request)
+        written = known.openai_body(body)
+        return body_with(body, linked) if linked and written is body else written
 
     async def _model(self, endpoint: ApiEndpoint, name: str, key: ApiKey | None) -> RoutedModel:
         """One that was added on another frontend a moment ago is not unknown."""
