@@ -1,6 +1,5 @@
-"""A call that has to be made by a model whose chat template knows nothing of tools. Pure.
-
-It is told of the tools in words, and bound to write one call as JSON, which is taken out of its answer here.
+"""A call that has to be made: the model is bound to write one as JSON, which is taken out of its answer here.
+One whose chat template knows nothing of tools is told of them in words. Pure.
 """
 
 import json

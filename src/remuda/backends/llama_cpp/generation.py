@@ -97,19 +97,28 @@ def plan_generation(
 def _with_tools(
     body: Mapping[str, Any], options: pb.PredictOptions, template_has_tools: bool
 ) -> Sliced[Generation]:
-    """An engine whose template has no place for tools forgets them, even those that must be called."""
+    """An engine does not hold every model to a call that it must make, and forgets tools for which a template
+    has no place: such a call is bound by a schema of ours."""
     tools, choice = _choice(options)
     yield from _check_shape("", tools)
     unbound = {name: value for name, value in body.items() if name not in ("grammar", "json_schema")}
+    if choice == "required" and tools:
+        return Generation(True, unbound | _forced(tools, body, template_has_tools), forced_call=True)
     if template_has_tools:  # The engine derives a grammar from them, and refuses another one beside it.
         return Generation(True, unbound | {"tools": tools, "tool_choice": choice})
-    if choice != "required" or not tools:
-        return Generation(True, body)
+    return Generation(True, body)
+
+
+def _forced(tools: Tools, body: Mapping[str, Any], template_has_tools: bool) -> dict[str, Any]:
+    """The template is told of the tools where it has a place for them; the engine is not, which refuses a
+    schema beside them."""
     try:
-        bound = {"messages": with_tools_named(tools, body["messages"]), "json_schema": call_schema(tools)}
+        bound: dict[str, Any] = {"json_schema": call_schema(tools)}
+        if template_has_tools:
+            return bound | {"chat_template_kwargs": {**body.get("chat_template_kwargs", {}), "tools": tools}}
+        return bound | {"messages": with_tools_named(tools, body["messages"])}
     except (KeyError, TypeError, AttributeError, RecursionError) as error:
         raise BadRequest("Tools are not a list of functions with names and parameters") from error
-    return Generation(True, unbound | bound, forced_call=True)
 
 
 def _check_shape(grammar: str, schema: object) -> Sliced[None]:

@@ -111,13 +111,21 @@ def test_what_a_template_is_told_comes_from_the_metadata() -> None:
 
 
 def test_tools_bring_their_own_grammar() -> None:
-    body = chatted(Tools=json.dumps(TOOLS), ToolChoice='"required"', Grammar='root ::= "x"').body
-    assert (body["tools"], body["tool_choice"], "grammar" in body) == (TOOLS, "required", False)
+    body = chatted(Tools=json.dumps(TOOLS), ToolChoice='"auto"', Grammar='root ::= "x"').body
+    assert (body["tools"], body["tool_choice"], "grammar" in body) == (TOOLS, "auto", False)
 
 
-def test_a_tool_that_is_named_is_the_only_one_and_required() -> None:
-    body = chatted(Tools=json.dumps([*TOOLS, CLOCK]), ToolChoice=NAMED).body
-    assert (body["tools"], body["tool_choice"]) == ([CLOCK], "required")
+@pytest.mark.parametrize(("choice", "offered"), [("required", [*TOOLS, CLOCK]), (NAMED, [CLOCK])])
+def test_a_call_that_must_be_made_is_bound_by_its_schema_and_the_template_told_of_the_tools(
+    choice: str, offered: list[Any]
+) -> None:
+    tools, metadata = json.dumps([*TOOLS, CLOCK]), {"enable_thinking": "false"}
+    planned = chatted(Tools=tools, ToolChoice=choice, Grammar='root ::= "x"', Metadata=metadata)
+    assert planned.forced_call
+    assert planned.body["chat_template_kwargs"] == {"enable_thinking": False, "tools": offered}
+    names = [call["properties"]["name"]["const"] for call in planned.body["json_schema"]["anyOf"]]
+    assert names == [tool["function"]["name"] for tool in offered]
+    assert not {"tools", "tool_choice", "grammar"} & set(planned.body)
 
 
 @pytest.mark.parametrize("choice", [NAMED, '{"type": "function"}', '{"function": "clock"}'])
