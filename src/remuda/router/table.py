@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Final
 
 from remuda.core.ids import NodeId, ReplicaKey
+from remuda.core.prices import TokenPrice
 from remuda.fleet.health import Reachability
 from remuda.fleet.identity import NodeTokens, is_its_own
 from remuda.fleet.model import labels_match
@@ -46,6 +47,7 @@ class Route:
     vram_free: int = 0
     silent: bool = False  # Its node is overdue: others are preferred.
     worker: ReplicaEndpoint | None = None  # The HTTP server of the worker that runs it.
+    price: TokenPrice | None = None  # What its tokens cost; None: nothing is known of a price.
 
     @property
     def id(self) -> RouteId:
