@@ -28,7 +28,16 @@ OPEN = {
     "/readyz",
 }
 SECRET = {"/api/join-line"}  # What is shown is more than may be read.
-ANY_KEY = {"/api/models/{model}/load-status", "/v1/models", "/v1/models/{id}"}
+ANY_KEY = {
+    "/api/models/{model}/load-status",
+    "/v1/models",
+    "/v1/models/{id}",
+    # What Ollama's clients look at before they ask.
+    "/api/ps",
+    "/api/show",
+    "/api/tags",
+    "/api/version",
+}
 BY_OTHERS = ("/api/node/", "/api/model-files/")  # The registration token, or a signed address.
 ROUTES = sorted(
     {(route.path_format, method) for route in api_routes() for method in route.methods or ()}

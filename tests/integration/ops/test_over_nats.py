@@ -26,6 +26,7 @@ from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
 
+RACES_MOST = 10
 SHORT = Timeouts(install=timedelta(milliseconds=300), upgrade=timedelta(milliseconds=300))
 
 
@@ -262,8 +263,9 @@ async def test_two_frontends_that_race_over_many_operations_send_each_attempt_on
         request = decode(BackendInstall, message.payload)
         seen[message.subject, request.op_id, request.attempt] += 1
 
-    ops = [f"op-{number:02}" for number in range(many)]
     database = await open_database(place.database_url, clock=CLOCK)
+    ops: list[str] = []
+    owners: set[str] = set()
     async with (
         connected(place.bus_url) as listener,
         connected(place.bus_url) as other_bus,
@@ -271,22 +273,25 @@ async def test_two_frontends_that_race_over_many_operations_send_each_attempt_on
         ops_frontend(other_bus, database, CLOCK, name="other") as other,
     ):
         await listener.subscribe("nodes.*.backend.install", count, concurrent=True)
-        for op in ops:
-            source = Source(op, galleries="[]")
-            submitter = one if int(op[3:]) % 2 else other
-            await submitter.submit([node.node for node in nodes], op=op, source=source)
-            one.signal.notify()  # Both look at the same moment.
-            other.signal.notify()
 
         async def all_over() -> bool:
             return not (await one.store.live()).operations
 
-        await wait_until(all_over, within=60, what="all operations over")
+        # On a busy machine one of them may be first with every attempt: that was no race: try again.
+        while owners != {"one", "other"}:
+            assert len(ops) < RACES_MOST * many, f"only {owners} ever came first"
+            for number in range(len(ops), len(ops) + many):
+                ops.append(f"op-{number:03}")
+                source = Source(ops[-1], galleries="[]")
+                submitter = one if number % 2 else other
+                await submitter.submit([node.node for node in nodes], op=ops[-1], source=source)
+                one.signal.notify()  # Both look at the same moment.
+                other.signal.notify()
+            await wait_until(all_over, within=60, what="all operations over")
+            owners = await database.read(lambda c, now: set(c.scalars(select(attempts.c.owner))))
         views = await other.store.views(Filter(limit=len(ops)))
-        owners = await database.read(lambda c, now: set(c.scalars(select(attempts.c.owner))))
     steps = [step for view in views for step in view.steps]
     assert {(step.state, step.attempt) for step in steps} == {(State.SUCCEEDED, 1)}
     assert len(seen) == len(steps) == len(ops) * len(nodes)
     assert set(seen.values()) == {1}, "the bus carried none twice"
-    assert owners == {"one", "other"}, "and it was a race"
     await database.close()

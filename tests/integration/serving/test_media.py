@@ -22,6 +22,13 @@ SPEECH = ("speech.txt", b"the house on the hill")  # To this backend recordings 
 def up(alone: Frontend) -> Frontend:
     install_shell_backend(alone.data_dir / "worker" / "backends" / "shell")
     add_model(alone, "polly", "shell")
+    [node] = alone.nodes().values()
+
+    def reported() -> bool:
+        there = alone.ask("GET", f"/api/nodes/{node['id']}/backends").raise_for_status().json()
+        return any(one["name"] == "shell" for one in there)
+
+    wait_until_blocking(reported, within=60, what="the worker's report of its new backend")
     return alone
 
 

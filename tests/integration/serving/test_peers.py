@@ -113,7 +113,7 @@ def test_model_that_fits_nowhere_is_refused_with_a_reason_for_each_node(peers: P
     assert refused.status_code == 503
     assert refused.json()["error"]["code"] == "no_capacity"
     message = refused.json()["error"]["message"]
-    assert "gpu: needs 33.8 GiB of VRAM, 9.3 GiB available" in message
+    assert "gpu: needs 34.2 GiB of VRAM, 9.3 GiB available" in message
     assert "peer: no label large=yes" in message
 
 

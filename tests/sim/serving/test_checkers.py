@@ -95,7 +95,7 @@ class Break:
 
 BREAKS = {
     "memory that was set aside is given away again": Break(
-        {"remuda.scheduler.offers._bytes": lambda rows: 0}, "rows_have_room", first_seed=31
+        {"remuda.scheduler.offers._in_ram": lambda *_, **__: 0}, "rows_have_room", first_seed=31
     ),
     "a replica counts as loaded before its model is": Break(
         {"remuda.scheduler.loader._Load._load_model": at_once}, "only_who_was_ready_is_asked"
@@ -161,7 +161,7 @@ BREAKS = {
         {"remuda.scheduler.placement._out_of_the_question": placed_anywhere}, "loads_go_where_labels_suit"
     ),
     "VRAM that was set aside is given away again": Break(
-        {"remuda.scheduler.offers._bytes": lambda rows: 0}, "budgets_are_kept"
+        {"remuda.scheduler.offers._in_vram": lambda *_: 0}, "budgets_are_kept"
     ),
     "replicas of former configurations are routed to": Break(
         {
