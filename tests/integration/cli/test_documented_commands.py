@@ -29,6 +29,7 @@ from tests.support.waiting import wait_until_blocking
 RUN = f'#!/bin/sh\nexec "{sys.executable}" -m remuda.backends.echo "$@"\n'.encode()
 SKIPPED = {
     "claude": "another project's program; integration/serving uses the anthropic client",
+    "python -c": "the ollama package: integration/api/ollama/test_ollama_client.py",
     "./remuda up": "the fixture runs it; its banner is in integration/fleet/test_start.py",
     "curl http://127.0.0.1:8080/v1/chat/completions": "real model: integration/serving/test_first_page.py",
     "curl -N http://127.0.0.1:8080/api/ops/events": "does not end; integration/cli/test_ops.py reads it",
