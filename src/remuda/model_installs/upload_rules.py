@@ -2,7 +2,6 @@
 continued. Pure."""
 
 import base64
-import binascii
 import hashlib
 import re
 from collections.abc import Iterable, Mapping
@@ -93,7 +92,7 @@ def read_metadata(text: str) -> dict[str, str]:
             raise Invalid(f"Upload-Metadata has the key {key[:40]!r} twice, or it is not a key")
         try:
             found[key] = base64.b64decode(value.strip(), validate=True).decode()
-        except (binascii.Error, UnicodeDecodeError):
+        except ValueError:  # Not ASCII, not Base64 or not UTF-8.
             raise Invalid(f"the value of {key[:40]} in Upload-Metadata is not UTF-8 in Base64") from None
     return found
 
@@ -113,7 +112,7 @@ def read_checksum(text: str) -> bytes | None:
         raise Invalid(f"Upload-Checksum has the algorithm {algorithm[:20]!r}; only sha256 is known")
     try:
         digest = base64.b64decode(value.strip(), validate=True)
-    except binascii.Error:
+    except ValueError:
         digest = b""
     if len(digest) != hashlib.sha256().digest_size:
         raise Invalid("Upload-Checksum is not a SHA-256 in Base64")

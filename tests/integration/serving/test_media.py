@@ -26,7 +26,7 @@ def up(alone: Frontend) -> Frontend:
 
     def reported() -> bool:
         there = alone.ask("GET", f"/api/nodes/{node['id']}/backends").raise_for_status().json()
-        return any(one["name"] == "shell" for one in there)
+        return any(one["name"] == "shell" for one in there or ())  # `null` before the first.
 
     wait_until_blocking(reported, within=60, what="the worker's report of its new backend")
     return alone

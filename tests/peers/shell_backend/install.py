@@ -19,6 +19,14 @@ _INSTALLED_AT = "2026-01-02T03:04:05Z"
 
 def install_shell_backend(into: Path) -> Path:
     """Make that folder the backend called like it, and return its run file."""
+    # Moved into place whole: a worker that watches would look at half of it, and then not again for a minute.
+    new = into.with_name(f".{into.name}.new")
+    _write_parts(new, into.name)
+    new.rename(into)
+    return into / "run.sh"
+
+
+def _write_parts(into: Path, name: str) -> None:
     for part in _PARTS:
         place = into / part
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -32,6 +40,5 @@ def install_shell_backend(into: Path) -> Path:
     for program in (run_file, python):
         program.chmod(0o755)
     metadata = into / "metadata.json"
-    metadata.write_text(json.dumps({"name": into.name, "installed_at": _INSTALLED_AT}, indent=2))
+    metadata.write_text(json.dumps({"name": name, "installed_at": _INSTALLED_AT}, indent=2))
     metadata.chmod(0o644)
-    return run_file

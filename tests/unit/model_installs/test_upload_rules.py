@@ -4,7 +4,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from remuda.core.errors import Conflict, Invalid, TooLarge, Unavailable
@@ -26,6 +26,7 @@ def test_metadata_is_read_as_it_was_written(values: dict[str, str]) -> None:
 
 
 @given(st.text(max_size=60))
+@example("key \x80")
 def test_any_metadata_is_read_or_refused(text: str) -> None:
     with suppress(Invalid):
         assert all(" " not in key for key in rules.read_metadata(text))
