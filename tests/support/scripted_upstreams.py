@@ -1,7 +1,7 @@
 """A gateway for inference on a real socket, with replicas that do what a test tells them."""
 
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -217,6 +217,13 @@ class KeysInMemory:
 
     async def add_key(self, key: ApiKey) -> None:
         self._held[key.id] = key
+
+    async def edit_key(self, key_id: str, change: Callable[[ApiKey], ApiKey]) -> ApiKey:
+        self._held[key_id] = change(self._held[key_id])
+        return self._held[key_id]
+
+    async def keys_used(self, key_ids: Collection[str]) -> None:
+        pass
 
     async def revoke_key(self, key_id: str) -> ApiKey:
         return self._held.pop(key_id)

@@ -4,8 +4,8 @@ timer.
 """
 
 import hashlib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from typing import Protocol
@@ -34,6 +34,39 @@ class KeyScope(StrEnum):
     INFERENCE = "inference"
 
 
+class KeyState(StrEnum):
+    """Whether a key opens anything."""
+
+    ACTIVE = "active"
+    PAUSED = "paused"
+    EXPIRED = "expired"
+
+
+@dataclass(frozen=True, slots=True)
+class KeyTerms:
+    """What a key may take, and how. A limit of 0 is none. Stored as JSON, so each field has a default."""
+
+    requests_per_minute: int = 0
+    tokens_per_minute: int = 0
+    concurrent_requests: int = 0
+    tokens_per_day: int = 0
+    tokens_per_month: int = 0
+    expires_at: datetime | None = None  # None: never.
+    weight: int = 1  # Its share of replicas while requests of several keys wait.
+    batch: bool = False  # It gets what other keys leave idle.
+    may_route: bool = False  # Its requests may name the nodes they prefer or avoid.
+
+    @property
+    def limited(self) -> bool:
+        return bool(
+            self.requests_per_minute
+            or self.tokens_per_minute
+            or self.concurrent_requests
+            or self.tokens_per_day
+            or self.tokens_per_month
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class ApiKey:
     id: str
@@ -43,6 +76,14 @@ class ApiKey:
     hint: str  # Its first characters, so that a person can tell keys apart.
     created_at: datetime
     models: tuple[str, ...] = ()  # What it may ask for; empty: all models.
+    terms: KeyTerms = field(default_factory=KeyTerms)
+    paused: bool = False
+    last_used_at: datetime | None = None  # To within a few seconds; None: never.
+
+    def state(self, now: datetime) -> KeyState:
+        if self.terms.expires_at is not None and self.terms.expires_at <= now:
+            return KeyState.EXPIRED
+        return KeyState.PAUSED if self.paused else KeyState.ACTIVE
 
 
 def digest(secret: str) -> str:
@@ -51,25 +92,40 @@ def digest(secret: str) -> str:
 
 
 def mint(
-    name: str, scope: KeyScope, entropy: Entropy, now: datetime, models: tuple[str, ...] = ()
+    name: str,
+    scope: KeyScope,
+    entropy: Entropy,
+    now: datetime,
+    models: tuple[str, ...] = (),
+    terms: KeyTerms | None = None,
 ) -> tuple[str, ApiKey]:
     """A new key: the secret to show once, and what to keep."""
     secret = PREFIX + entropy.token()
-    kept = ApiKey(entropy.uuid(), name, scope, digest(secret), secret[:_SHOWN_CHARS], now, models)
+    hint = secret[:_SHOWN_CHARS]
+    kept = ApiKey(entropy.uuid(), name, scope, digest(secret), hint, now, models, terms or KeyTerms())
     return secret, kept
 
 
 class KeyStore(Protocol):
     async def keys(self) -> Sequence[ApiKey]:
-        """All active keys, by name."""
+        """All keys that were not revoked, by name."""
         ...
 
     async def add_key(self, key: ApiKey) -> None:
-        """Conflict when there is an active key of that name."""
+        """Conflict when there is a key of that name that was not revoked."""
+        ...
+
+    async def edit_key(self, key_id: str, change: Callable[[ApiKey], ApiKey]) -> ApiKey:
+        """The key as `change`, which only computes, made it: its models, its terms, and whether it is paused.
+        NotFound for one that was revoked."""
+        ...
+
+    async def keys_used(self, key_ids: Collection[str]) -> None:
+        """They were used just now."""
         ...
 
     async def revoke_key(self, key_id: str) -> ApiKey:
-        """NotFound for one that is not active."""
+        """NotFound for one that was revoked before."""
         ...
 
 
@@ -92,6 +148,7 @@ class KeyRing:
         self.local_secret, self._local = mint("local", KeyScope.ADMIN, entropy, clock.now())
         self._changes = Notifier()
         self._by_id: dict[str, ApiKey] = {}
+        self._used: set[str] = set()
         self._hold(())
 
     async def refresh(self) -> None:
@@ -100,36 +157,81 @@ class KeyRing:
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         task_status.started()
+        noted_s = self._clock.monotonic()
         while True:
             await anyio.sleep(limits.KEYS_REFRESH_EVERY_S)
             try:
                 await self.refresh()
+                if self._clock.monotonic() - noted_s >= limits.KEYS_USED_EVERY_S:
+                    noted_s = self._clock.monotonic()
+                    await self.note_used()
             except RemudaError as error:  # The keys known so far go on working.
                 log.warning("keys_not_refreshed", reason=error.message)
+                self._hold(self._keys)  # Some may have expired.
+
+    async def note_used(self) -> None:
+        """Write down which keys were used since the last time."""
+        used, self._used = self._used, set()
+        if not used:
+            return
+        try:
+            await self._store.keys_used(used)
+        except RemudaError:
+            self._used |= used
+            raise
 
     def holder(self, secret: str) -> ApiKey | None:
         """Whose key this is; None where it is not an active key."""
-        return self._by_digest.get(digest(secret)) if secret else None
+        key = self._by_digest.get(digest(secret)) if secret else None
+        if key is not None and key is not self._local:
+            self._used.add(key.id)
+        return key
 
     def by_id(self, key_id: str) -> ApiKey | None:
         """None where it is not an active key."""
-        return self._by_id.get(key_id)
+        key = self._by_id.get(key_id)
+        if key is not None and key is not self._local:
+            self._used.add(key_id)
+        return key
+
+    def trouble(self, secret: str) -> str:
+        """Why a key that was made here opens nothing now; empty: it does, or it is no key of ours."""
+        known = digest(secret) if secret else ""
+        key = next((key for key in self._keys if key.digest == known), None)
+        state = KeyState.ACTIVE if key is None else key.state(self.now())
+        if key is None or state is KeyState.ACTIVE:
+            return ""
+        return f"the key {key.name!r} {'is paused' if state is KeyState.PAUSED else 'has expired'}"
+
+    def now(self) -> datetime:
+        """By which keys expire."""
+        return self._clock.now()
 
     @property
     def changed(self) -> anyio.Event:
-        """Set when keys are made or revoked. Take it before looking, and none is missed."""
+        """Set when keys are made, revoked, paused or resumed, or expire. Take it before looking, and none is
+        missed."""
         return self._changes.changed
 
     def listed(self) -> Sequence[ApiKey]:
         return self._keys
 
-    async def create(self, name: str, scope: KeyScope, models: tuple[str, ...] = ()) -> tuple[str, ApiKey]:
+    async def create(
+        self, name: str, scope: KeyScope, models: tuple[str, ...] = (), terms: KeyTerms | None = None
+    ) -> tuple[str, ApiKey]:
         """The secret is shown to its first reader and kept nowhere."""
-        secret, key = mint(name, scope, self._entropy, self._clock.now(), models)
+        secret, key = mint(name, scope, self._entropy, self._clock.now(), models, terms)
         async with self._changing:
             await self._store.add_key(key)
             self._hold((*self._keys, key))
         return secret, key
+
+    async def edit(self, key_id: str, change: Callable[[ApiKey], ApiKey]) -> ApiKey:
+        """In force here when this returns, elsewhere within a second."""
+        async with self._changing:
+            edited = await self._store.edit_key(key_id, change)
+            self._hold([edited if key.id == key_id else key for key in self._keys])
+        return edited
 
     async def revoke(self, key_id: str) -> ApiKey:
         """From now on this key opens nothing here."""
@@ -140,8 +242,10 @@ class KeyRing:
 
     def _hold(self, keys: Sequence[ApiKey]) -> None:
         self._keys = keys
-        self._by_digest = {key.digest: key for key in (*keys, self._local)}
-        by_id = {key.id: key for key in (*keys, self._local)}
+        now = self._clock.now()
+        active = [key for key in keys if key.state(now) is KeyState.ACTIVE]
+        self._by_digest = {key.digest: key for key in (*active, self._local)}
+        by_id = {key.id: key for key in (*active, self._local)}
         if by_id.keys() != self._by_id.keys():
             self._by_id = by_id
             self._changes.notify()

@@ -85,7 +85,7 @@ def admin_name(caller: HTTPConnection, svc: Services, *, reads: bool = True) -> 
     if key is not None:
         raise Forbidden(f"the key {key.name!r} has the scope {key.scope}", hint="use an admin key")
     raise Unauthorized(
-        "missing or invalid API key",
+        _trouble(caller, svc) or "missing or invalid API key",
         hint="send an admin key as Authorization: Bearer KEY; "
         "remuda keys create NAME --scope admin makes one",
     )
@@ -118,7 +118,7 @@ class AnyKey(SecurityBase):
         key = key_of(request, svc)
         if key is None:
             raise Unauthorized(
-                "missing or invalid API key",
+                _trouble(request, svc) or "missing or invalid API key",
                 hint="send it as Authorization: Bearer KEY; remuda keys create makes one",
             )
         return key
@@ -164,6 +164,10 @@ LOCAL = "local"
 def _presented_key(request: HTTPConnection) -> str:
     scheme, value = get_authorization_scheme_param(request.headers.get("authorization"))
     return value if scheme.lower() == "bearer" else request.headers.get("x-api-key", "")
+
+
+def _trouble(caller: HTTPConnection, svc: Services) -> str:
+    return svc.keyring.trouble(_presented_key(caller))
 
 
 def same_secret(given: bytes, expected: str) -> bool:

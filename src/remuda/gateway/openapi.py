@@ -32,7 +32,7 @@ from remuda.gateway.services import Access
 from remuda.inference.model import RequestKind
 from remuda.wire import disk, operations, serving
 from remuda.wire import nodes as wire
-from remuda.wire.admin import KeyRequest
+from remuda.wire.admin import KeyPatch, KeyRequest
 from remuda.wire.benchmarks import BenchmarkReport
 from remuda.wire.console import SignIn
 from remuda.wire.models import ModelUnload
@@ -116,6 +116,7 @@ _BODIES: tuple[type[BaseModel], ...] = (
     disk.FilesBudgetBody,
     disk.FreeDiskBody,
     KeyRequest,
+    KeyPatch,
     SignIn,
     operations.NodeInstallBody,
     operations.NodeBackendBody,

@@ -21,6 +21,7 @@ from sqlalchemy import (
     false,
 )
 
+from remuda.accounts.keys import KeyTerms
 from remuda.core.errors import Problem
 from remuda.fleet.model import Claim
 from remuda.models.files import Manifest
@@ -29,7 +30,7 @@ from remuda.ops.ports import Progress
 from remuda.store.ops_codec import Document, StoredReason, StoredSource, StoredStepReason
 from remuda.wire.nodes import InstalledArtifact
 
-SCHEMA_VERSION = 23
+SCHEMA_VERSION = 24
 """What this release writes. Counts up with each migration."""
 
 MIN_COMPATIBLE_VERSION = 1
@@ -186,6 +187,9 @@ api_keys = Table(
     Column("created_at", Instant, nullable=False),
     Column("revoked_at", Instant),
     Column("models", Document(tuple[str, ...]), nullable=False, server_default="[]"),
+    Column("terms", Document(KeyTerms), nullable=False, server_default="{}"),
+    Column("paused", Boolean, nullable=False, server_default=false()),
+    Column("last_used_at", Instant),
     UniqueConstraint("digest", name="api_keys_digest_key"),
 )
 

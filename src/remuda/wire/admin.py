@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, RootModel
 
 from remuda.core import limits
-from remuda.wire.codec import OMIT_EMPTY, SECRET, Many, Message, Timestamp
+from remuda.wire.codec import OMIT_EMPTY, OMIT_NONE, SECRET, WHOLE, Many, Message, Timestamp
 from remuda.wire.nodes import NodeView
 
 
@@ -21,14 +21,48 @@ def _model_name(text: str) -> str:
     return text
 
 
+KeyLimit = Annotated[int, Field(ge=0, le=limits.KEY_LIMIT_MAX), WHOLE]
+"""Of requests or tokens. 0: none."""
+KeyWeight = Annotated[int, Field(ge=1, le=limits.KEY_WEIGHT_MAX), WHOLE]
+KeyModels = Annotated[
+    Many[Annotated[str, AfterValidator(_model_name)]], Field(max_length=limits.KEY_MODELS_MAX)
+]
+
+
 class KeyRequest(Message):
-    """Admin to frontend: a new API key. `models`: those it may ask for; none named: all."""
+    """Admin to frontend: a new API key. `models`: those it may ask for; none named: all. A limit of 0 is
+    none. `weight`: its share of replicas while requests of several keys wait. `batch`: it gets what others
+    leave idle. `may_route`: its requests may say which nodes they prefer or avoid."""
 
     name: Annotated[str, AfterValidator(_key_name)]
     scope: Literal["inference", "read", "admin"] = "inference"
-    models: Annotated[
-        Many[Annotated[str, AfterValidator(_model_name)]], Field(max_length=limits.KEY_MODELS_MAX)
-    ] = ()
+    models: KeyModels = ()
+    requests_per_minute: KeyLimit = 0
+    tokens_per_minute: KeyLimit = 0
+    concurrent_requests: KeyLimit = 0
+    tokens_per_day: KeyLimit = 0
+    tokens_per_month: KeyLimit = 0
+    expires_at: Timestamp | None = None
+    weight: KeyWeight = 1
+    batch: bool = False
+    may_route: bool = False
+
+
+class KeyPatch(Message):
+    """Admin to frontend: what is to be different about a key; what is left out stays as it is."""
+
+    models: KeyModels | None = None
+    requests_per_minute: KeyLimit | None = None
+    tokens_per_minute: KeyLimit | None = None
+    concurrent_requests: KeyLimit | None = None
+    tokens_per_day: KeyLimit | None = None
+    tokens_per_month: KeyLimit | None = None
+    expires_at: Timestamp | None = None
+    never_expires: bool | None = None  # True takes the expiry away.
+    weight: KeyWeight | None = None
+    batch: bool | None = None
+    may_route: bool | None = None
+    paused: bool | None = None
 
 
 class JoinLines(Message):
@@ -49,6 +83,17 @@ class KeyView(Message):
     hint: str = ""  # The key's first characters.
     created_at: Timestamp
     models: Annotated[Many[str], OMIT_EMPTY] = ()  # It may ask for these alone.
+    state: Literal["active", "paused", "expired"] = "active"
+    requests_per_minute: Annotated[int, OMIT_EMPTY] = 0  # A limit of 0 is none.
+    tokens_per_minute: Annotated[int, OMIT_EMPTY] = 0
+    concurrent_requests: Annotated[int, OMIT_EMPTY] = 0
+    tokens_per_day: Annotated[int, OMIT_EMPTY] = 0
+    tokens_per_month: Annotated[int, OMIT_EMPTY] = 0
+    expires_at: Annotated[Timestamp | None, OMIT_NONE] = None
+    weight: int = 1
+    batch: Annotated[bool, OMIT_EMPTY] = False
+    may_route: Annotated[bool, OMIT_EMPTY] = False
+    last_used_at: Annotated[Timestamp | None, OMIT_NONE] = None  # To within a few seconds.
     key: Annotated[str, OMIT_EMPTY, SECRET] = ""  # Only in the answer that made it.
     warnings: Annotated[Many[str], OMIT_EMPTY] = ()  # Likewise.
 

@@ -1,14 +1,16 @@
 """KeyStore and SecretStore."""
 
+from dataclasses import replace
+from datetime import timedelta
 from functools import partial
 
 import anyio
 import pytest
 
-from remuda.accounts.keys import ApiKey, KeyScope, KeyStore, SecretStore, mint
+from remuda.accounts.keys import ApiKey, KeyScope, KeyStore, KeyTerms, SecretStore, mint
 from remuda.core.clock import SystemClock
 from remuda.core.entropy import SeededEntropy
-from remuda.core.errors import Conflict, NotFound, RemudaError
+from remuda.core.errors import Conflict, Invalid, NotFound, RemudaError
 from remuda.store.accounts import SqlKeyStore, SqlSecretStore
 from remuda.store.database import Database
 from remuda.store.schema import api_keys
@@ -42,6 +44,42 @@ async def test_a_key_keeps_the_models_it_is_for(keys: KeyStore) -> None:
     _, key = mint("app", KeyScope.INFERENCE, SeededEntropy(1), SystemClock().now(), ("qwen", "org/bge"))
     await keys.add_key(key)
     assert list(await keys.keys()) == [key]
+
+
+async def test_a_key_is_changed_and_keeps_what_it_may_take(keys: KeyStore) -> None:
+    terms = KeyTerms(60, 20_000, 2, 10**9, 10**12, SystemClock().now() + timedelta(days=1), 3, True, True)
+    _, key = mint("app", KeyScope.INFERENCE, SeededEntropy(1), SystemClock().now(), terms=terms)
+    await keys.add_key(key)
+    assert list(await keys.keys()) == [key]
+    changed = await keys.edit_key(
+        key.id, lambda it: replace(it, models=("qwen",), paused=True, terms=replace(it.terms, weight=1))
+    )
+    assert changed == replace(key, models=("qwen",), paused=True, terms=replace(terms, weight=1))
+    assert list(await keys.keys()) == [changed]
+    with pytest.raises(NotFound):
+        await keys.edit_key("unknown", lambda it: it)
+
+
+async def test_a_change_that_is_refused_changes_nothing(keys: KeyStore) -> None:
+    def refuse(key: ApiKey) -> ApiKey:
+        raise Invalid("no")
+
+    key = a_key("ada")
+    await keys.add_key(key)
+    with pytest.raises(Invalid):
+        await keys.edit_key(key.id, refuse)
+    assert list(await keys.keys()) == [key]
+
+
+async def test_when_keys_were_used_is_kept(keys: KeyStore) -> None:
+    used, idle = a_key("used", 1), a_key("idle", 2)
+    await keys.add_key(used)
+    await keys.add_key(idle)
+    await keys.keys_used([used.id, "unknown"])
+    found = {key.name: key.last_used_at for key in await keys.keys()}
+    assert found["idle"] is None
+    assert found["used"] is not None
+    assert abs(found["used"] - SystemClock().now()) < timedelta(minutes=1)
 
 
 async def test_name_in_force_is_refused(keys: KeyStore) -> None:

@@ -14,7 +14,7 @@ from tests.support.frontends import Json, LiveFrontend, live_frontend
 
 pytestmark = pytest.mark.anyio
 
-SHOWN = {"id", "name", "scope", "hint", "created_at"}
+SHOWN = {"id", "name", "scope", "hint", "created_at", "state", "weight"}
 
 
 async def make(frontend: LiveFrontend, name: str, scope: str = "admin") -> Json:
@@ -39,7 +39,7 @@ async def test_a_keys_secret_is_in_the_answer_that_makes_it_and_in_no_other(
     assert len(made["hint"]) < len(made["key"]) / 2
     reply = await open_frontend.admin.get("/api/keys")
     assert reply.status_code == 200
-    assert {frozenset(key) for key in reply.json()} == {frozenset(SHOWN)}
+    assert {frozenset(key) - {"last_used_at"} for key in reply.json()} == {frozenset(SHOWN)}
     assert made["id"] in [key["id"] for key in reply.json()]
     assert made["key"] not in reply.text
 
@@ -81,6 +81,92 @@ async def test_a_name_is_taken_until_its_key_is_revoked(open_frontend: LiveFront
     assert (reply.status_code, "'ann'" in reply.json()["error"]["message"]) == (409, True)
     await open_frontend.admin.delete(f"/api/keys/{made['id']}")
     assert (await make(open_frontend, "ann"))["id"] != made["id"]
+
+
+async def patch(frontend: LiveFrontend, made: Json, **changes: object) -> Json:
+    reply = await frontend.admin.patch(f"/api/keys/{made['id']}", json=changes)
+    assert reply.status_code == 200, reply.text
+    changed: Json = reply.json()
+    return changed
+
+
+TERMS = {
+    "requests_per_minute": 60,
+    "tokens_per_minute": 20_000,
+    "concurrent_requests": 4,
+    "tokens_per_day": 2_000_000,
+    "tokens_per_month": 10**9,
+    "expires_at": "2099-01-01T00:00:00Z",
+    "weight": 3,
+    "batch": True,
+    "may_route": True,
+}
+
+
+async def test_what_a_key_may_take_is_kept_and_changed(open_frontend: LiveFrontend) -> None:
+    made = (await open_frontend.admin.post("/api/keys", json={"name": "termed", **TERMS})).json()
+    assert TERMS.items() <= made.items()
+    changed = await patch(
+        open_frontend, made, tokens_per_day=0, weight=1, never_expires=True, models=["qwen"]
+    )
+    assert (changed["models"], changed["weight"]) == (["qwen"], 1)
+    assert changed.keys().isdisjoint({"tokens_per_day", "expires_at", "key"})
+    listed = (await open_frontend.admin.get("/api/keys")).json()
+    [kept] = [key for key in listed if key["id"] == made["id"]]
+    assert kept.items() <= changed.items()
+    assert kept["requests_per_minute"] == 60
+
+
+async def test_a_paused_key_opens_nothing_until_it_is_resumed(open_frontend: LiveFrontend) -> None:
+    made = await make(open_frontend, "resting")
+    assert (await patch(open_frontend, made, paused=True))["state"] == "paused"
+    headers = {"Authorization": f"Bearer {made['key']}"}
+    for path in ("/api/nodes", "/v1/models"):
+        reply = await open_frontend.anyone.get(path, headers=headers)
+        assert (reply.status_code, "the key 'resting' is paused" in reply.text) == (401, True)
+    assert (await patch(open_frontend, made, paused=False))["state"] == "active"
+    assert await status_with(open_frontend, made["key"]) == 200
+
+
+async def test_when_a_key_was_used_is_told(open_frontend: LiveFrontend) -> None:
+    made = await make(open_frontend, "used")
+    assert "last_used_at" not in made
+    await status_with(open_frontend, made["key"])
+    listed = (await open_frontend.admin.get("/api/keys")).json()
+    assert "last_used_at" in next(key for key in listed if key["id"] == made["id"])
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"requests_per_minute": -1},
+        {"tokens_per_day": "many"},
+        {"tokens_per_month": 10**16},
+        {"expires_at": "2001-01-01T00:00:00Z"},
+        {"expires_at": "tomorrow"},
+        {"expires_at": "2099-01-01T00:00:00Z", "never_expires": True},
+        {"weight": 0},
+        {"weight": 1001},
+        {"paused": "yes"},
+        {"models": ["qwen"]},
+        {"name": "other"},
+    ],
+)
+async def test_what_cannot_be_is_refused_and_changes_nothing(
+    open_frontend: LiveFrontend, wrong: dict[str, object]
+) -> None:
+    made = await make(open_frontend, "strict")
+    try:
+        reply = await open_frontend.admin.patch(f"/api/keys/{made['id']}", json=wrong)
+        assert reply.status_code == 400
+        listed = (await open_frontend.admin.get("/api/keys")).json()
+        assert next(key for key in listed if key["id"] == made["id"]).items() <= made.items()
+    finally:
+        await open_frontend.admin.delete(f"/api/keys/{made['id']}")
+
+
+async def test_a_key_that_is_not_there_is_not_changed(open_frontend: LiveFrontend) -> None:
+    assert (await open_frontend.admin.patch("/api/keys/nothing", json={"weight": 2})).status_code == 404
 
 
 def everything_in(database: Path) -> bytes:

@@ -18,7 +18,9 @@ def test_a_key_is_shown_once_and_alone_on_standard_output(frontend: LiveFrontend
     assert "cannot be shown again" in made.stderr
     listed = frontend.remuda("keys").stdout
     assert secret not in listed
-    assert ["laptop", "inference", "all", secret[:8]] in [line.split()[:4] for line in listed.splitlines()]
+    assert ["laptop", "inference", "active", "all", "none", "never", "never", secret[:8]] in [
+        line.split()[:8] for line in listed.splitlines()
+    ]
 
 
 def test_a_key_for_a_model_is_for_inference_with_it_alone(frontend: LiveFrontend) -> None:
@@ -56,6 +58,51 @@ def test_a_key_is_revoked_by_name_or_id(frontend: LiveFrontend) -> None:
     assert frontend.remuda("keys", "revoke", "by-name").stdout == "by-name: revoked\n"
     assert frontend.remuda("keys", "revoke", by_id).exit_code == Exit.DONE
     assert names(frontend).isdisjoint({"by-name", "by-id"})
+
+
+def test_a_keys_limits_are_set_shown_and_taken_away(frontend: LiveFrontend) -> None:
+    options = ("--requests-per-minute", "60", "--tokens-per-day", "2M", "--expires", "30d", "--weight", "3")
+    frontend.remuda("keys", "create", "website", *options)
+
+    shown = frontend.remuda("keys", "show", "website").stdout
+    assert "60 requests per minute; 2,000,000 tokens per day" in shown
+    assert "60 req/min, 2M tok/day" in frontend.remuda("keys").stdout
+
+    changed = frontend.remuda(
+        "keys", "edit", "website", "--requests-per-minute", "none", "--expires", "never"
+    )
+    assert changed.stdout == "website: changed\n"
+    kept = json.loads(frontend.remuda("keys", "show", "website", "--json").stdout)
+    assert (kept["tokens_per_day"], kept["weight"]) == (2_000_000, 3)
+    assert kept.keys().isdisjoint({"requests_per_minute", "expires_at"})
+
+
+def test_a_key_is_paused_and_resumed(frontend: LiveFrontend) -> None:
+    secret = frontend.remuda("keys", "create", "nap", "--scope", "admin").stdout.strip()
+
+    def status() -> int:
+        asked = {"REMUDA_URL": frontend.url, "REMUDA_API_KEY": secret, "REMUDA_DATA_DIR": "/nowhere"}
+        return frontend.remuda("nodes", **asked).exit_code
+
+    paused = frontend.remuda("keys", "pause", "nap")
+    assert paused.stdout == "nap: paused; it works again after: remuda keys resume nap\n"
+    assert frontend.remuda("keys", "show", "nap").stdout.count("paused") == 1
+    assert frontend.remuda("keys", "resume", "nap").stdout == "nap: resumed\n"
+    assert status() == Exit.DONE
+
+
+def test_limits_that_are_none_are_misused(frontend: LiveFrontend) -> None:
+    for wrong in (
+        ("--requests-per-minute", "0"),
+        ("--tokens-per-day", "lots"),
+        ("--tokens-per-day", "1.5"),
+        ("--expires", "soon"),
+        ("--weight", "0"),
+    ):
+        assert frontend.remuda("keys", "create", "wrong", *wrong).exit_code == Exit.MISUSED
+    assert frontend.remuda("keys", "edit", "wrong").exit_code == Exit.MISUSED
+    assert frontend.remuda("keys", "create", "late", "--expires", "2001-01-01").exit_code == Exit.REJECTED
+    assert names(frontend).isdisjoint({"wrong", "late"})
 
 
 def test_an_unknown_key_is_not_found(frontend: LiveFrontend) -> None:

@@ -1,14 +1,17 @@
 """Keys in memory follow the store, whatever overtakes what."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+from datetime import timedelta
 
 import anyio
 import pytest
 
-from remuda.accounts.keys import ApiKey, KeyRing, KeyScope
+from remuda.accounts.keys import ApiKey, KeyRing, KeyScope, KeyTerms
 from remuda.core.clock import SystemClock
 from remuda.core.entropy import SystemEntropy
 from remuda.core.errors import StoreUnusable
+from tests.support.clocks import HandClock
 
 pytestmark = pytest.mark.anyio
 
@@ -18,6 +21,7 @@ class SlowStore:
 
     def __init__(self) -> None:
         self.held: list[ApiKey] = []
+        self.used: list[frozenset[str]] = []
         self.reading = anyio.Event()
         self.go_on = anyio.Event()
         self.go_on.set()
@@ -30,6 +34,15 @@ class SlowStore:
 
     async def add_key(self, key: ApiKey) -> None:
         self.held.append(key)
+
+    async def edit_key(self, key_id: str, change: Callable[[ApiKey], ApiKey]) -> ApiKey:
+        found = next(key for key in self.held if key.id == key_id)
+        edited = change(found)
+        self.held[self.held.index(found)] = edited
+        return edited
+
+    async def keys_used(self, key_ids: Collection[str]) -> None:
+        self.used.append(frozenset(key_ids))
 
     async def revoke_key(self, key_id: str) -> ApiKey:
         found = next(key for key in self.held if key.id == key_id)
@@ -83,6 +96,43 @@ async def test_keys_known_so_far_work_while_the_store_does_not() -> None:
     with pytest.raises(StoreUnusable):
         await keys.revoke(made.id)
     assert keys.holder(secret) == made
+
+
+async def test_a_key_that_expires_stops_by_itself() -> None:
+    clock = HandClock()
+    keys = KeyRing(SlowStore(), clock, SystemEntropy())
+    over = clock.now() + timedelta(minutes=1)
+    secret, made = await keys.create("guest", KeyScope.INFERENCE, terms=KeyTerms(expires_at=over))
+    changed = keys.changed
+    assert (keys.holder(secret), keys.trouble(secret)) == (made, "")
+    clock.advance(timedelta(minutes=1))
+    await keys.refresh()
+    assert (keys.holder(secret), keys.by_id(made.id)) == (None, None)
+    assert (keys.trouble(secret), changed.is_set()) == ("the key 'guest' has expired", True)
+
+
+async def test_a_paused_key_is_listed_and_opens_nothing() -> None:
+    keys = ring(SlowStore())
+    secret, made = await keys.create("ann", KeyScope.INFERENCE)
+    paused = await keys.edit(made.id, lambda key: replace(key, paused=True))
+    assert (keys.holder(secret), list(keys.listed())) == (None, [paused])
+    assert keys.trouble(secret) == "the key 'ann' is paused"
+    assert keys.trouble("rmd_wrong") == ""
+    await keys.edit(made.id, lambda key: replace(key, paused=False))
+    assert keys.holder(secret) == made
+
+
+async def test_which_keys_were_used_is_written_down_once() -> None:
+    store = SlowStore()
+    keys = ring(store)
+    secret, made = await keys.create("ann", KeyScope.INFERENCE)
+    keys.holder(keys.local_secret)
+    await keys.note_used()
+    keys.holder(secret)
+    keys.holder(secret)
+    await keys.note_used()
+    await keys.note_used()
+    assert store.used == [frozenset({made.id})]
 
 
 async def test_this_processes_own_key_is_an_admins_and_is_not_listed() -> None:

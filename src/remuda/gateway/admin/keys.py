@@ -1,14 +1,19 @@
-"""API keys: made, listed and revoked here. A key's secret is in one answer and nowhere else."""
+"""API keys: made, listed, changed and revoked here. A key's secret is in one answer and nowhere else."""
+
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from datetime import datetime
+from functools import partial
 
 from fastapi import APIRouter, Depends, Request, Response
 
-from remuda.accounts.keys import ApiKey, KeyScope
+from remuda.accounts.keys import ApiKey, KeyScope, KeyTerms
 from remuda.core.errors import Invalid
 from remuda.core.hints import did_you_mean
 from remuda.gateway.guards import require_admin
 from remuda.gateway.messages import KNOWN_FILTERS, KeyPath, answer, gives, read_known, takes
 from remuda.gateway.services import Services, Svc
-from remuda.wire.admin import KeyRequest, KeyView, KeyViews
+from remuda.wire.admin import KeyPatch, KeyRequest, KeyView, KeyViews
 from remuda.wire.nodes import NodeMessage
 
 routes = APIRouter(prefix="/api/keys", tags=["keys"], dependencies=[Depends(require_admin)])
@@ -16,9 +21,10 @@ routes = APIRouter(prefix="/api/keys", tags=["keys"], dependencies=[Depends(requ
 
 @routes.get("", responses=gives(KeyViews, 400, 401), dependencies=[KNOWN_FILTERS])
 async def list_keys(svc: Svc) -> Response:
-    """Active keys, without their secrets."""
+    """Keys that were not revoked, without their secrets."""
+    await svc.keyring.note_used()
     await svc.keyring.refresh()
-    return answer(KeyViews([_view(key) for key in svc.keyring.listed()]))
+    return answer(KeyViews([_view(key, svc) for key in svc.keyring.listed()]))
 
 
 @routes.post(
@@ -31,14 +37,25 @@ async def create_key(request: Request, svc: Svc) -> Response:
     """A new key; its secret is shown in this answer only."""
     wanted = await read_known(request, KeyRequest)
     scope = KeyScope(wanted.scope)
-    if wanted.models and scope is not KeyScope.INFERENCE:
-        raise Invalid(
-            f"models: a key of the scope {scope} is not limited to models",
-            hint="leave them out, or use the scope inference",
-        )
-    secret, key = await svc.keyring.create(wanted.name, scope, wanted.models)
-    made = _view(key).model_copy(update={"key": secret, "warnings": _warnings(key, svc)})
+    terms = KeyTerms(**{name: getattr(wanted, name) for name in _TERMS})
+    _check(scope, wanted.models, terms)
+    if wanted.expires_at is not None and wanted.expires_at <= svc.keyring.now():
+        raise _already_over(wanted.expires_at)
+    secret, key = await svc.keyring.create(wanted.name, scope, wanted.models, terms)
+    made = _view(key, svc).model_copy(update={"key": secret, "warnings": _warnings(key, svc)})
     return answer(made, 201)
+
+
+@routes.patch("/{key_id}", openapi_extra=takes(KeyPatch), responses=gives(KeyView, 400, 401, 404))
+async def edit_key(key_id: KeyPath, request: Request, svc: Svc) -> Response:
+    """Change what a key may take, pause or resume it: here at once, on other frontends within a second."""
+    wanted = await read_known(request, KeyPatch)
+    if wanted.expires_at is not None and wanted.never_expires:
+        raise Invalid("expires_at and never_expires exclude each other", hint="leave one of the two out")
+    if wanted.expires_at is not None and wanted.expires_at <= svc.keyring.now():
+        raise _already_over(wanted.expires_at)
+    key = await svc.keyring.edit(key_id, partial(_edited, wanted))
+    return answer(_view(key, svc).model_copy(update={"warnings": _warnings(key, svc)}))
 
 
 @routes.delete("/{key_id}", responses=gives(NodeMessage, 401, 404))
@@ -46,6 +63,38 @@ async def revoke_key(key_id: KeyPath, svc: Svc) -> Response:
     """This key stops working: here at once, on other frontends within a second."""
     key = await svc.keyring.revoke(key_id)
     return answer(NodeMessage(message=f"key {key.name} revoked"))
+
+
+def _edited(wanted: KeyPatch, key: ApiKey) -> ApiKey:
+    given = {name: value for name in _TERMS if (value := getattr(wanted, name)) is not None}
+    if wanted.never_expires:
+        given["expires_at"] = None
+    models = key.models if wanted.models is None else wanted.models
+    paused = key.paused if wanted.paused is None else wanted.paused
+    edited = replace(key, models=models, paused=paused, terms=replace(key.terms, **given))
+    _check(key.scope, edited.models, edited.terms)
+    return edited
+
+
+def _check(scope: KeyScope, models: Sequence[str], terms: KeyTerms) -> None:
+    """Invalid for what would have no effect."""
+    if models and scope is not KeyScope.INFERENCE:
+        raise Invalid(
+            f"models: a key of the scope {scope} is not limited to models",
+            hint="leave them out, or use the scope inference",
+        )
+    if terms.limited and scope is KeyScope.READ:
+        raise Invalid(
+            "a key of the scope read uses no models, so it has no limits of requests and tokens",
+            hint="leave the limits out, or use the scope inference",
+        )
+
+
+def _already_over(expiry: datetime) -> Invalid:
+    return Invalid(
+        f"expires_at: {expiry:%Y-%m-%d %H:%M} UTC is in the past",
+        hint="name a later time, or pause or revoke the key",
+    )
 
 
 def _warnings(key: ApiKey, svc: Services) -> tuple[str, ...]:
@@ -58,7 +107,7 @@ def _warnings(key: ApiKey, svc: Services) -> tuple[str, ...]:
     )
 
 
-def _view(key: ApiKey) -> KeyView:
+def _view(key: ApiKey, svc: Services) -> KeyView:
     return KeyView(
         id=key.id,
         name=key.name,
@@ -66,4 +115,10 @@ def _view(key: ApiKey) -> KeyView:
         hint=key.hint,
         created_at=key.created_at,
         models=key.models,
+        state=key.state(svc.keyring.now()).value,
+        last_used_at=key.last_used_at,
+        **{name: getattr(key.terms, name) for name in _TERMS},
     )
+
+
+_TERMS = tuple(one.name for one in fields(KeyTerms))

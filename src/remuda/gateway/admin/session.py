@@ -38,7 +38,8 @@ async def sign_in(request: Request, svc: Svc) -> Response:
     if key is None:
         svc.console.failures.failed(source)
         raise Unauthorized(
-            "this is not an active API key", hint="remuda keys create NAME --scope admin makes one"
+            svc.keyring.trouble(given) or "this is not an active API key",
+            hint="remuda keys create NAME --scope admin makes one",
         )
     if key.scope not in _MAY_LOOK:
         raise Forbidden(

@@ -43,7 +43,7 @@ class Admission:
         if self._keys_required:
             if key is None:
                 raise InvalidKey(
-                    "missing or invalid API key",
+                    self._keyring.trouble(presented) or "missing or invalid API key",
                     hint="send it as Authorization: Bearer KEY; remuda keys create makes one",
                 )
             return key
