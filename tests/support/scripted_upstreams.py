@@ -109,18 +109,20 @@ class ScriptedUpstreams:
     scripts: dict[str, Script] = field(default_factory=dict)
     script: Script = hello
     typed: TypedScript | None = None
+    relays: bool = True  # As replicas do that speak HTTP; else all answers are typed.
 
     def at(self, endpoint: ReplicaEndpoint) -> Upstream:
-        return _Scripted(self.scripts.get(endpoint.address, self.script), self.typed)
+        return _Scripted(self.scripts.get(endpoint.address, self.script), self.typed, self.relays)
 
 
 @dataclass(frozen=True)
 class _Scripted:
     script: Script
     typed: TypedScript | None
+    relays: bool
 
     async def serve(self, call: InferenceCall, sink: AnswerSink) -> None:
-        relay = sink.relay(AnswerFormat.OPENAI)
+        relay = sink.relay(AnswerFormat.OPENAI) if self.relays else None
         if relay is not None:
             await self.script(call, relay)
             return

@@ -19,13 +19,14 @@ from remuda.wire.admin import JoinLines
 _HTML: Final = "text/html"
 _SAFE: Final = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'"}
 _APIS: Final = (
-    "OpenAI's API is under /v1 (chat/completions, completions, embeddings, rerank, models), "
+    "OpenAI's API is under /v1 (chat/completions, completions, embeddings, rerank, tokenize, models), "
     "Anthropic's at /v1/messages, Ollama's under /api (chat, generate, embed, tags)"
 )
 _OTHERS: Final = (
     ("/v1/messages/batches", "Anthropic's batch API"),
     ("/v1/complete", "Anthropic's older API"),
     ("/v1/responses", "OpenAI's Responses API"),
+    ("/v1/conversations", "OpenAI's Conversations API"),
     ("/v1/assistants", "OpenAI's Assistants API"),
     ("/v1/threads", "OpenAI's Assistants API"),
     ("/v1/images", "OpenAI's images API"),
@@ -33,6 +34,13 @@ _OTHERS: Final = (
     ("/v1/files", "OpenAI's files API"),
     ("/v1/batches", "OpenAI's batch API"),
     ("/v1/fine_tuning", "OpenAI's fine-tuning API"),
+    ("/v1/fine-tunes", "OpenAI's fine-tuning API"),
+    ("/v1/uploads", "OpenAI's files API"),
+    ("/v1/vector_stores", "OpenAI's vector stores API"),
+    ("/v1/evals", "OpenAI's evaluations API"),
+    ("/v1/containers", "OpenAI's containers API"),
+    ("/v1/videos", "OpenAI's videos API"),
+    ("/v1/chatkit", "OpenAI's ChatKit API"),
     ("/v1/moderations", "OpenAI's moderation API"),
     ("/v1/realtime", "OpenAI's realtime API"),
     ("/v1beta/", "Gemini's API"),

@@ -28,6 +28,7 @@ from remuda.gateway.ollama.errors import OllamaError
 from remuda.gateway.openai.api import MODELS, ListedModel, ModelList
 from remuda.gateway.openai.endpoints import ENDPOINTS
 from remuda.gateway.openai.errors import ErrorAnswer
+from remuda.gateway.openai.reranking import CohereError
 from remuda.gateway.services import Access
 from remuda.inference.model import RequestKind
 from remuda.wire import disk, operations, serving
@@ -195,11 +196,16 @@ def _not_asked_for(access: Access) -> set[str]:
 
 
 _ALL: Final = {**ENDPOINTS, **OLLAMA_ENDPOINTS}
+_OWNERS: Final[Mapping[str, tuple[str, type[msgspec.Struct]]]] = {
+    "/v2/rerank": ("Cohere", CohereError),
+    **dict.fromkeys(OLLAMA_ENDPOINTS, ("Ollama", OllamaError)),
+}
 _SUMMARIES: Final = {
     RequestKind.CHAT: "Chat",
     RequestKind.COMPLETION: "Complete a text",
     RequestKind.EMBEDDING: "Embed texts",
     RequestKind.RERANK: "Rerank documents",
+    RequestKind.TOKENIZE: "Count tokens",
     RequestKind.IMAGE: "Make images",
     RequestKind.SPEECH: "Say a text",
 }
@@ -208,6 +214,8 @@ _DESCRIPTIONS: Final = {
     RequestKind.COMPLETION: "Continue a text: a `text_completion`, or with `stream` its pieces as they come.",
     RequestKind.EMBEDDING: "Vectors of texts or tokens, as a list of `embedding`.",
     RequestKind.RERANK: "How well documents answer a query, best first.",
+    RequestKind.TOKENIZE: "The tokens of a text or a chat, by its model's own tokenizer: `tokens`, their "
+    "`count`, and `max_model_len`, the context that the model is loaded with. What is not known is null.",
     RequestKind.IMAGE: "Images of a prompt, in the answer itself, as `b64_json`.",
     RequestKind.SPEECH: "A recording, in a format that the model's backend gives; with `stream_format` `sse` "
     "as events.",
@@ -260,6 +268,7 @@ def _inference_schemas() -> OpenApiPart:
     """Those that `_inference_paths` refers to, by name."""
     endpoints = (*_ALL.values(), *anthropic.ENDPOINTS.values())
     types = [*(endpoint.body for endpoint in endpoints), ModelList, ListedModel, ErrorAnswer, AnthropicError]
+    types.append(CohereError)
     types += ollama.SCHEMA_TYPES
     _, components = msgspec.json.schema_components(types, ref_template=SCHEMAS.format(model="{name}"))
     for endpoint in ENDPOINTS.values():
@@ -291,7 +300,7 @@ def _inference_paths() -> OpenApiPart:
 
 
 def _inference_operation(path: str, endpoint: ApiEndpoint) -> OpenApiPart:
-    whose, refused = ("Ollama", OllamaError) if path in OLLAMA_ENDPOINTS else ("OpenAI", ErrorAnswer)
+    whose, refused = _OWNERS.get(path, ("OpenAI", ErrorAnswer))
     described = f"In {whose}'s words."
     about = (endpoint.body.__doc__ or "") if whose == "Ollama" else _DESCRIPTIONS[endpoint.kind]
     answered = {"description": described, "content": _answers(endpoint), "headers": _REQUEST_ID}

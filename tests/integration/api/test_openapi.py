@@ -216,7 +216,7 @@ LOOKED_AT_WITH_ANY_KEY = {
 def _key_for(path: str) -> set[str]:
     if path.startswith("/api/node/"):
         return {"registrationToken"}
-    if path.startswith("/v1/") or path in OLLAMA_ENDPOINTS or path in LOOKED_AT_WITH_ANY_KEY:
+    if path.startswith(("/v1/", "/v2/")) or path in OLLAMA_ENDPOINTS or path in LOOKED_AT_WITH_ANY_KEY:
         return {"inferenceKey"}
     if path.startswith("/api/model-files/"):  # The address is signed.
         return set()

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from remuda.gateway.inference.text_answers import TextRenderer
 from remuda.gateway.inference.text_sinks import ResponseSink, send_whole, text_sink
 from remuda.gateway.openai.rendering import ChatRenderer, CompletionRenderer, embedding_list, rerank_answer
+from remuda.gateway.openai.tokens import tokens_answer
 from remuda.inference.answers import AnswerFormat, ByteSink, MediaSink, Score, TextSink, Tokens, Usage, Vector
 from remuda.inference.large_bodies import Slicer
 from remuda.inference.model import InferenceCall
@@ -42,7 +43,7 @@ class OpenAiSink:
         await send_whole(self._response, rerank_answer(request, scores, usage))
 
     async def tokens(self, tokens: Tokens) -> None:
-        raise AssertionError("no path of this API is answered with tokens yet")
+        await send_whole(self._response, tokens_answer(self._call, tokens))
 
     def media(self) -> MediaSink:
         raise AssertionError("requests for media are answered by sinks of their own")

@@ -97,7 +97,7 @@ _WITHOUT_PREFIX: Final = frozenset({MODELS, *ENDPOINTS})
 
 def _full_path(path: str) -> str | None:
     """The path below /v1 that is meant, also by clients that leave /v1 out; None: one of another API."""
-    if path == PREFIX or path.startswith(f"{PREFIX}/"):
+    if path == PREFIX or path.startswith(f"{PREFIX}/") or path in ENDPOINTS:
         return path
     full = f"{PREFIX}{path}"
     return full if full in _WITHOUT_PREFIX or full.startswith(f"{MODELS}/") else None

@@ -11,9 +11,10 @@ from remuda.gateway.inference.bodies import decoded
 from remuda.gateway.inference.body_errors import Choices, InvalidField
 from remuda.gateway.inference.endpoint import ApiEndpoint
 from remuda.gateway.inference.text_sinks import ResponseSink
-from remuda.gateway.openai import media_endpoints
+from remuda.gateway.openai import media_endpoints, reranking
 from remuda.gateway.openai.answer_sink import OpenAiSink
 from remuda.gateway.openai.rendering import OPENAI
+from remuda.gateway.openai.tokens import TokenizeBody, tokenize_request
 from remuda.inference.large_bodies import Slicer
 from remuda.inference.model import InferenceCall, Request, RequestKind
 from remuda.inference.requests import (
@@ -22,7 +23,6 @@ from remuda.inference.requests import (
     CompletionRequest,
     EmbeddingRequest,
     NamedTool,
-    RerankRequest,
     Role,
     mixed,
 )
@@ -42,7 +42,6 @@ _CHOICES: Final[Choices] = {
 _CHAT: Final = msgspec.json.Decoder(ChatRequest)
 _COMPLETION: Final = msgspec.json.Decoder(CompletionRequest)
 _EMBEDDING: Final = msgspec.json.Decoder(EmbeddingRequest)
-_RERANK: Final = msgspec.json.Decoder(RerankRequest)
 
 
 class OpenAiRequest(msgspec.Struct, frozen=True):
@@ -108,8 +107,11 @@ def _embedding(body: bytes) -> EmbeddingRequest:
     return request
 
 
-def _rerank(body: bytes) -> RerankRequest:
-    return decoded(_RERANK, body, _CHOICES)
+def _tokenize(body: bytes) -> OpenAiRequest:
+    request = tokenize_request(body, _CHOICES)
+    if isinstance(request.prompt, ChatRequest):
+        _check_tools(request.prompt)
+    return OpenAiRequest(request)
 
 
 def _endpoint(kind: RequestKind, body: type[Request], parse: Callable[[bytes], Request]) -> ApiEndpoint:
@@ -120,6 +122,8 @@ ENDPOINTS: Final[Mapping[str, ApiEndpoint]] = {
     "/v1/chat/completions": _endpoint(RequestKind.CHAT, ChatRequest, _chat),
     "/v1/completions": _endpoint(RequestKind.COMPLETION, CompletionRequest, _completion),
     "/v1/embeddings": _endpoint(RequestKind.EMBEDDING, EmbeddingRequest, _embedding),
-    "/v1/rerank": _endpoint(RequestKind.RERANK, RerankRequest, _rerank),
+    "/v1/rerank": reranking.JINA,
+    "/v2/rerank": reranking.COHERE,
+    "/v1/tokenize": ApiEndpoint(RequestKind.TOKENIZE, OPENAI, TokenizeBody, _tokenize),
     **media_endpoints.ENDPOINTS,
 }

@@ -311,9 +311,7 @@ def embedding_list(request: EmbeddingRequest, vectors: Sequence[Vector], usage: 
 
 
 def rerank_answer(request: RerankRequest, scores: Sequence[Score], usage: Usage) -> bytes:
-    """Best first, and no more than were asked for, whatever the backend makes of that."""
-    known = [found for found in scores if 0 <= found.index < len(request.documents)]
-    best = sorted(known, key=lambda found: -found.relevance)[: request.top_n or None]
+    best = best_scores(request, scores)
     shortened = short_floats([found.relevance for found in best])
     results = [
         {"index": found.index, "relevance_score": relevance}
@@ -325,7 +323,13 @@ def rerank_answer(request: RerankRequest, scores: Sequence[Score], usage: Usage)
         for found, relevance in zip(best, shortened, strict=True)
     ]
     counts = {"total_tokens": usage.total_tokens, "prompt_tokens": usage.prompt_tokens}
-    return _encode({"model": request.model, "usage": counts, "results": results})
+    return _encode({"model": request.model, "object": "list", "usage": counts, "results": results})
+
+
+def best_scores(request: RerankRequest, scores: Sequence[Score]) -> Sequence[Score]:
+    """Best first, and no more than were asked for, whatever the backend makes of that."""
+    known = [found for found in scores if 0 <= found.index < len(request.documents)]
+    return sorted(known, key=lambda found: -found.relevance)[: request.top_n or None]
 
 
 def _packed(vector: Vector) -> str:

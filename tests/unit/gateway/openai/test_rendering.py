@@ -254,6 +254,7 @@ def _ranking(**body: object) -> Any:
 def test_the_best_comes_first_and_what_was_not_asked_about_not_at_all() -> None:
     assert _ranking() == {
         "model": "m",
+        "object": "list",
         "usage": {"total_tokens": 5, "prompt_tokens": 3},
         "results": [
             {"index": 2, "relevance_score": 0.75, "document": {"text": "c"}},

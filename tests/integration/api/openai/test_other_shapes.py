@@ -1,0 +1,83 @@
+"""Paths beside OpenAI's own that its clients use: tokens, and rankings in Jina's and Cohere's shapes."""
+
+from typing import Any
+
+import httpx
+import pytest
+
+from remuda.inference.answers import AnswerSink, Score, Tokens, Usage
+from remuda.inference.model import InferenceCall, RequestKind
+from tests.support.scripted_upstreams import Gateway
+
+pytestmark = pytest.mark.anyio
+
+
+async def _counts_and_ranks(call: InferenceCall, sink: AnswerSink) -> None:
+    if call.kind is RequestKind.TOKENIZE:
+        await sink.tokens(Tokens(2, [5, 6]))
+    else:
+        await sink.scores([Score(0, 0.25), Score(1, 0.75)], Usage(3, 2))
+
+
+@pytest.mark.parametrize("path", ["/v1/tokenize", "/tokenize"])
+@pytest.mark.parametrize("asked", [{"content": "hi"}, {"messages": [{"role": "user", "content": "hi"}]}])
+async def test_tokens_are_told(
+    served: Gateway, client: httpx.AsyncClient, path: str, asked: dict[str, Any]
+) -> None:
+    served.upstreams.relays = False
+    served.upstreams.typed = _counts_and_ranks
+    answer = await client.post(path, json={"model": "m", **asked})
+    assert answer.status_code == 200
+    assert answer.json() == {"tokens": [5, 6], "count": 2, "max_model_len": None}
+
+
+@pytest.mark.parametrize(
+    ("path", "first"),
+    [
+        ("/v1/rerank", {"index": 1, "relevance_score": 0.75, "document": {"text": "b"}}),
+        ("/rerank", {"index": 1, "relevance_score": 0.75, "document": {"text": "b"}}),
+        ("/v2/rerank", {"index": 1, "relevance_score": 0.75}),
+    ],
+)
+async def test_rankings_have_the_shape_of_their_path(
+    served: Gateway, client: httpx.AsyncClient, path: str, first: dict[str, Any]
+) -> None:
+    served.upstreams.relays = False
+    served.upstreams.typed = _counts_and_ranks
+    answer = await client.post(path, json={"model": "m", "query": "q", "documents": [{"text": "a"}, "b"]})
+    assert answer.status_code == 200
+    assert answer.json()["results"][0] == first
+
+
+async def test_errors_of_rankings_have_the_shape_of_their_path(client: httpx.AsyncClient) -> None:
+    asked = {"model": "nobody", "query": "q", "documents": ["a"]}
+    jina, cohere = [await client.post(path, json=asked) for path in ("/v1/rerank", "/v2/rerank")]
+    assert (jina.status_code, cohere.status_code) == (404, 404)
+    assert jina.json()["error"]["code"] == cohere.json()["code"]
+    assert cohere.json()["message"].startswith("there is no model 'nobody'")
+
+
+async def test_a_path_of_coheres_takes_only_posts(client: httpx.AsyncClient) -> None:
+    answer = await client.get("/v2/rerank")
+    assert (answer.status_code, answer.headers["allow"]) == (405, "POST")
+
+
+@pytest.mark.parametrize(
+    ("path", "named"),
+    [
+        ("realtime/sessions", "realtime"),
+        ("batches", "batch"),
+        ("files", "files"),
+        ("moderations", "moderation"),
+        ("fine_tuning/jobs", "fine-tuning"),
+        ("assistants", "Assistants"),
+        ("threads/t/runs", "Assistants"),
+        ("vector_stores", "vector stores"),
+        ("videos", "videos"),
+    ],
+)
+async def test_apis_that_are_not_offered_are_named(client: httpx.AsyncClient, path: str, named: str) -> None:
+    answer = await client.post(f"/v1/{path}", json={})
+    error = answer.json()["error"]
+    assert (answer.status_code, error["code"]) == (404, "no_such_endpoint")
+    assert f"OpenAI's {named} API is not offered here" in error["message"]
