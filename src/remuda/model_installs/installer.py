@@ -16,6 +16,7 @@ from remuda.core.errors import Conflict, Invalid, NotFound, PeerFailed, Problem,
 from remuda.core.ids import FrontendId
 from remuda.hubs.model import AskRoom, RemoteFile, Resolved
 from remuda.model_installs.arrival import Arrival, described, template_fault
+from remuda.model_installs.fetching import FetchProgress, SideBySide
 from remuda.model_installs.library import Arrived, BroughtModel, ModelLibrary
 from remuda.model_installs.naming import folder_of
 from remuda.model_installs.ports import (
@@ -34,14 +35,11 @@ from remuda.models.reading import read_model, write_model
 from remuda.oci.errors import ContentRefused, DiskFull
 from remuda.ops.model import DoneWithNote, Ending, ModelSpec, NotNeeded, Step
 from remuda.scheduler.model import ADDED, StoredModel
-from remuda.wire.backends import InstallPhase, InstallProgress
 
 log = structlog.get_logger(__name__)
 
-CHECKING: Final = "checking"
 ALREADY_INSTALLED: Final = "already installed, and its source has nothing newer"
 _TELL_EVERY_S: Final = 0.3
-_FETCHED_SHARE: Final = 98.0  # Per cent of the whole; checking what came is soon over.
 _TAKEN_OVER: Final = NotNeeded("it is not wanted any more, or another frontend has taken over")
 
 
@@ -73,56 +71,21 @@ class Installer:
         return ending
 
 
-@dataclass(slots=True)
-class _Reached:
-    """How far it is, for those who watch."""
-
-    phase: str = InstallPhase.RESOLVING
-    file_name: str = ""
-    number: int = 0
-    count: int = 0
-    file_bytes: int = 0
-    file_size: int = 0
-    earlier_bytes: int = 0  # Of the files before this one.
-    total_bytes: int = 0  # Of all; 0: not known.
-
-    def event(self, step: Step, seq: int) -> InstallProgress:
-        done = self.earlier_bytes + self.file_bytes
-        share = done / self.total_bytes if self.total_bytes else 0.0
-        overall = 99.0 if self.phase == CHECKING else _FETCHED_SHARE * min(share, 1.0)
-        return InstallProgress(
-            op_id=step.op,
-            node_id=step.node,
-            file_name=self.file_name,
-            phase=self.phase,
-            percentage=round(overall, 2),
-            seq=seq,
-            current_bytes=done,
-            total_bytes=self.total_bytes,
-            overall=overall,
-            file_number=self.number,
-            file_count=self.count,
-            file_bytes=self.file_bytes,
-            file_size=self.file_size,
-        )
-
-
 class _Install:
     def __init__(self, deps: InstallerDeps, step: Step) -> None:
         self._deps = deps
         self._step = step
         self._name = step.source.name
         self._spec = step.source.model or ModelSpec()
-        self._reached = _Reached()
-        self._fetched: list[ManifestFile] = []
+        self._progress = FetchProgress()
 
     async def keep_telling(self) -> None:
         seq, published = 0, None
         while True:
-            reached = replace(self._reached)
-            if reached != published:
-                seq, published = seq + 1, reached
-                await self._deps.progress.tell(self._step, reached.event(self._step, seq))
+            shown = self._progress.shown()
+            if shown != published:
+                seq, published = seq + 1, shown
+                await self._deps.progress.tell(self._step, shown.event(self._step, seq))
             await anyio.sleep(_TELL_EVERY_S)
 
     async def run(self) -> Ending:
@@ -142,8 +105,7 @@ class _Install:
         return problem
 
     async def _from(self, text: str) -> Ending:
-        self._reached = _Reached()
-        self._fetched = []
+        self._progress = FetchProgress()
         before = await self._known()
         sources = SourceFiles(self._deps.hub, self._deps.room, self._step.source.uri, self._spec)
         resolved = await sources.resolved(text)
@@ -153,15 +115,12 @@ class _Install:
             checked_path(f"{folder_of(self._name)}/{file.path}")
         files = await self._known_content(resolved.revision, resolved.files)
         await self._check_room(files)
+        self._progress = FetchProgress(files)
         with ExitStack() as holds:
-            for number, file in enumerate(files, 1):
-                self._fetched.append(await self._fetch(file, number, len(files), holds))
-                await self._note_arrived(resolved.revision, files)
-                self._reached.earlier_bytes += self._fetched[-1].size
-                self._reached.file_bytes = 0
-            self._reached.phase = CHECKING
+            fetched = await self._fetch(resolved.revision, files, holds)
+            self._progress.checking()
             manifest = make_manifest(
-                tuple(self._fetched),
+                tuple(fetched),
                 self._step.source.uri,
                 resolved.revision,
                 self._choice(resolved),
@@ -203,16 +162,11 @@ class _Install:
             for file in files
         ]
 
-    async def _note_arrived(self, revision: str, files: Sequence[RemoteFile]) -> None:
-        came = {file.path: got.sha256 for file, got in zip(files, self._fetched, strict=False)}
-        await run_sync(self._deps.library.note_arrived, self._step.op, Arrived(revision, came))
-
     async def _check_room(self, files: Sequence[RemoteFile]) -> None:
         """Before the first byte. What was uploaded is on this disk already, and will be linked."""
         sizes = [file.size for file in files]
         known = None not in sizes
         whole = sum(size for size in sizes if size is not None)
-        self._reached.total_bytes = whole if known else 0
         library = self._deps.library
 
         def check() -> None:
@@ -225,23 +179,17 @@ class _Install:
 
         await run_sync(check)
 
-    async def _fetch(self, file: RemoteFile, number: int, count: int, holds: ExitStack) -> ManifestFile:
-        reached, library = self._reached, self._deps.library
-        reached.phase, reached.file_name = InstallPhase.DOWNLOADING, file.path
-        reached.number, reached.count = number, count
-        reached.file_bytes, reached.file_size = 0, file.size or 0
+    async def _fetch(
+        self, revision: str, files: Sequence[RemoteFile], holds: ExitStack
+    ) -> Sequence[ManifestFile]:
+        library, folder = self._deps.library, folder_of(self._name)
 
-        def on_bytes(done: int) -> None:
-            reached.file_bytes = done
+        async def note(fetched: Sequence[ManifestFile | None]) -> None:
+            came = {file.path: got.sha256 for file, got in zip(files, fetched, strict=True) if got}
+            await run_sync(library.note_arrived, self._step.op, Arrived(revision, came))
 
-        while True:  # Once more if it was removed between arriving and being held.
-            digest = await self._deps.hub.fetch(file, library.blobs, on_bytes)
-            path = holds.enter_context(library.blobs.held(digest))
-            if path is not None:
-                break
-        where = f"{folder_of(self._name)}/{file.path}"
-        sha256 = digest.removeprefix("sha256:")
-        return ManifestFile(path=where, size=path.stat().st_size, sha256=sha256, origin=file.public_url)
+        fetch = SideBySide(self._deps.hub, library.blobs, folder, self._progress)
+        return await fetch.all(files, holds, note)
 
     async def _arrived(self, resolved: Resolved, manifest: Manifest) -> Ending:
         library, step = self._deps.library, self._step
