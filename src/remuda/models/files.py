@@ -157,3 +157,9 @@ class NeededFile:
     here: bool = True  # This machine has it, whole as far as its size tells.
     origin: str = ""  # Where anyone can read it.
     elsewhere: str = ""  # Who has it, in words, where this machine does not; nodes are found in reports.
+
+    @property
+    def is_unread(self) -> bool:
+        """Only nodes have it, and none of them has read it: what another node has under this name is
+        its own file."""
+        return not self.here and not self.sha256

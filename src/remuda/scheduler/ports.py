@@ -128,7 +128,12 @@ class FileCommands(Protocol):
 
 
 class FilePush(Protocol):
-    """To workers that do not fetch for themselves."""
+    """Of files to workers that do not fetch for themselves; and a look at what workers have."""
+
+    async def sha256(self, node: Node, path: str, size: int) -> str:
+        """Of a file in the node's folder of models, which its worker reads if it has to. PeerFailed when the
+        file is not there any more, or has another size."""
+        ...
 
     async def push(
         self, node: Node, model: str, local: Path, file: WantedFile, on_size: Callable[[int], None]

@@ -121,7 +121,12 @@ class Stager:
         found = files_on(files, view.report)
         # What seems to be there is verified, too: of another file with this name and size nothing else tells.
         # In a folder that all share it is the same file.
-        wanted = [file for file in files if file.sha256 or not self._deps.shared or file in found.lacking]
+        # What nodes alone have, and none has read, is each node's own.
+        wanted = [
+            file
+            for file in files
+            if file in found.lacking or not (file.is_unread or (self._deps.shared and not file.sha256))
+        ]
         if found.differs:
             raise StagingFailed(f"{step.node_name}: {found.differs}")
         await self._make_room(step, model, found.lacking, view.report)
@@ -147,7 +152,7 @@ class Stager:
             return ""
         folder, total, before = "", sum(file.size for file in files), 0
         for number, file in enumerate(files, start=1):
-            sha256 = await self._sha256(step, file)
+            sha256 = await self._sha256(step, file, node)
             wanted = WantedFile(path=file.path, size=file.size, sha256=sha256)
             name = f"Copying {number}/{len(files)} {file.path}"
             tell = partial(self._tell_pushed, step, name, before, total, (number, len(files), file.size))
@@ -192,7 +197,7 @@ class Stager:
         asking: Installing,
     ) -> None:
         """Asked again, with fresh addresses, for as long as that brings more of them."""
-        hashed = [replace(file, sha256=await self._sha256(step, file)) for file in files]
+        hashed = [replace(file, sha256=await self._sha256(step, file, view.standing.node)) for file in files]
         began = next((began_of(row) for row in await self._rows() if row.op == step.op), None)
         with self._arrivals.of({file.sha256 for file in hashed}, step.node, began or _JUST_NOW):
             while True:
@@ -230,10 +235,12 @@ class Stager:
                 hint=error.hint,
             ) from error
 
-    async def _sha256(self, step: Step, file: NeededFile) -> str:
+    async def _sha256(self, step: Step, file: NeededFile, receiver: Node) -> str:
         """Computing one counts as progress."""
         if file.sha256:
             return file.sha256
+        if not file.here:
+            return await self._sha256_at_node(step, file, receiver)
 
         def on_bytes(done: int) -> None:
             self._deps.progress.tell(step, self._hashing(step, file, done))
@@ -242,6 +249,19 @@ class Stager:
         path = self._deps.catalogue.models_path / file.path
         try:
             return await self._deps.hashes.of(path, on_bytes)
+        except RemudaError as error:
+            raise StagingFailed(error.message, hint=error.hint) from error
+
+    async def _sha256_at_node(self, step: Step, file: NeededFile, receiver: Node) -> str:
+        """Of a file that only nodes have: one of them reads it, and remembers what it has read."""
+        giving = givers(file, list((await self._views()).values()), receiver)
+        if self._deps.push is None or not giving:
+            raise StagingFailed(
+                f"no node that has {file.path} can be reached now", hint="try again when one of them is back"
+            )
+        self._deps.progress.tell(step, self._hashing(step, file, 0))
+        try:
+            return await self._deps.push.sha256(giving[0].node, file.path, file.size)
         except RemudaError as error:
             raise StagingFailed(error.message, hint=error.hint) from error
 

@@ -110,6 +110,26 @@ class FilePusher:
             log.info("push_interrupted", node=server.node, file=key, reason=push.trouble, again_in=pause)
             await anyio.sleep(pause)
 
+    async def sha256(self, server: FileServerAddress, key: str, size: int) -> str:
+        """Of a whole file that the worker has, which it reads if it has to. FileRefused when it has none of
+        this size there, NodeUnreachable when it does not answer."""
+        try:
+            with anyio.fail_after(_answered_within_s(size)):
+                async with self._session.head(
+                    server.url(key), headers=server.headers, allow_redirects=False
+                ) as reply:
+                    there = remote_state(reply.status, reply.headers)
+        except _BROKEN as error:
+            raise NodeUnreachable(
+                f"{server.node} at {server.address} does not say what {key} is: {_words(error)}",
+                hint="check that its worker runs and that this port is open to the frontend",
+            ) from error
+        if there is None:
+            raise FileRefused(f"{server.node} does not say what {key} is: HTTP {reply.status}")
+        if not there.sha256 or there.size != size:
+            raise FileRefused(f"{server.node} has no {key} of {size} bytes any more", hint="try again")
+        return there.sha256
+
     async def _attempt(self, push: "_Push") -> str:
         """The path on the worker; empty: try again."""
         push.expect_answer()
@@ -183,8 +203,7 @@ class _Push:
 
     def expect_answer(self) -> None:
         """The worker may have to read the whole file before it answers."""
-        patience = limits.ANSWER_S + limits.ANSWER_S_PER_GIB * self.file.size / (1 << 30)
-        self.clock.deadline = anyio.current_time() + patience
+        self.clock.deadline = anyio.current_time() + _answered_within_s(self.file.size)
 
     async def body(self, start: int) -> AsyncIterator[bytes]:
         try:
@@ -224,6 +243,10 @@ async def open_pusher(entropy: Entropy, patience_s: float | None = None) -> Asyn
         timeout=aiohttp.ClientTimeout(total=None, sock_connect=limits.CONNECT_S),
     ) as session:
         yield FilePusher(session, entropy, patience_s)
+
+
+def _answered_within_s(size: int) -> float:
+    return limits.ANSWER_S + limits.ANSWER_S_PER_GIB * size / (1 << 30)
 
 
 async def _bounded(reply: aiohttp.ClientResponse) -> bytes:

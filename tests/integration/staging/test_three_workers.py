@@ -32,6 +32,23 @@ def test_file_arrives_at_one_worker_and_the_second_gets_it_from_the_first(three:
     assert three.sources_of(second) == [first]
 
 
+def test_file_that_a_person_has_put_on_one_node_alone_arrives_at_another(three: Fleet) -> None:
+    content = bytes(range(256)) * 4096
+    own = three.file("three", "theirs.bin")
+    own.parent.mkdir(parents=True, exist_ok=True)
+    own.write_bytes(content)
+    three.add("theirs", "theirs.bin", worker="one")
+    wait_until_blocking(
+        lambda: three.frontend.get("/api/models/theirs")["nodes_with_files"] == ["three"],
+        within=30,
+        what="the worker to tell of its file",
+    )
+
+    assert three.chat("theirs") == "one two three"
+    assert three.file("one", "theirs.bin").read_bytes() == content
+    assert three.sources_of("one")[-1] == "three"
+
+
 def test_another_file_of_the_same_name_and_size_is_not_served(three: Fleet) -> None:
     content = three.put("alike.bin", 1 << 20)
     own = three.file("three", "alike.bin")

@@ -22,6 +22,7 @@ from remuda.scheduler.catalogue import Catalogued, ModelCatalogue
 from remuda.scheduler.file_holders import ANOTHER_FRONTEND, ORIGIN, STORAGE, FileHolders, ModelsFile
 from remuda.scheduler.model import ADDED, ReplicaState, StoredModel
 from remuda.scheduler.staging import (
+    NOTHING_TO_COPY,
     Arrivals,
     CopyPlan,
     arrivals_elsewhere,
@@ -235,11 +236,21 @@ def known(path: str, sha256: str = SHA256) -> ModelFile:
     return ModelFile(path=path, size=7, sha256=sha256)
 
 
-def test_file_that_only_a_node_has_is_needed_where_its_content_is_known() -> None:
+def test_file_that_only_a_node_has_is_needed_with_its_hash_or_without() -> None:
     there = telling("a", known("q.gguf"), known("other.gguf"))
     assert told_by_nodes(configured("q.gguf"), [there]) == (NeededFile("q.gguf", 7, SHA256, here=False),)
-    assert told_by_nodes(configured("q.gguf"), [telling("a", known("q.gguf", ""))]) == ()
+    unread = NeededFile("q.gguf", 7, here=False)
+    assert told_by_nodes(configured("q.gguf"), [telling("a", known("q.gguf", ""))]) == (unread,)
     assert told_by_nodes(configured("x.gguf"), [there]) == ()
+
+
+def test_file_that_no_worker_has_read_is_copied_to_nodes_that_have_none_of_its_name() -> None:
+    a, b, c = telling("a", known("q.gguf", "")), telling("b"), telling("c", ModelFile(path="q.gguf", size=9))
+    files = told_by_nodes(configured("q.gguf"), [a, b, c])
+
+    assert copy_plan(files, b, [a, b, c]) == CopyPlan(7, "a")
+    assert copy_plan(files, a, [a, b, c]) == NOTHING_TO_COPY
+    assert copy_plan(files, c, [a, b, c]) == NOTHING_TO_COPY, "the file there is its own"
 
 
 def test_parts_folders_and_companions_of_a_model_on_a_node_belong_to_it() -> None:

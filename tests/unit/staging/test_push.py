@@ -65,6 +65,22 @@ def _digest_kept(path: Path) -> bool:
     return not path.with_name(f"{path.name}.sha256.target").exists()
 
 
+async def test_what_a_worker_has_is_told_by_its_hash(
+    peer: LocalAiFiles, pusher: FilePusher, file: LocalFile
+) -> None:
+    await pusher.push(file, server_of(peer), KEY)
+
+    assert await pusher.sha256(server_of(peer), KEY, TOTAL) == SHA
+    with pytest.raises(FileRefused, match=f"gpu-1 has no {KEY} of 5 bytes any more"):
+        await pusher.sha256(server_of(peer), KEY, 5)
+    with pytest.raises(FileRefused, match="has no models/none"):
+        await pusher.sha256(server_of(peer), "models/none", 5)
+    with pytest.raises(FileRefused, match="HTTP 401"):
+        await pusher.sha256(server_of(peer, "wrong"), KEY, TOTAL)
+    with pytest.raises(NodeUnreachable, match=r"gpu-2 at 127\.0\.0\.1:1 does not say"):
+        await pusher.sha256(FileServerAddress("gpu-2", "127.0.0.1:1"), KEY, TOTAL)
+
+
 async def test_a_file_is_pushed_once(peer: LocalAiFiles, pusher: FilePusher, file: LocalFile) -> None:
     sizes: list[int] = []
 
