@@ -53,7 +53,9 @@ from remuda.scheduler.memory_keeper import MemoryKeeper
 from remuda.scheduler.model import Replica
 from remuda.scheduler.model_edits import ModelEdits
 from remuda.scheduler.ports import FilePush
+from remuda.scheduler.replica_keeper import KeeperDeps, ReplicaKeeper
 from remuda.scheduler.replica_placer import PlacementInputs, ReplicaPlacer
+from remuda.scheduler.scheduling_edits import SchedulingEdits
 from remuda.scheduler.service import Models
 from remuda.scheduler.stager import Stager, StagerDeps
 from remuda.scheduler.staging_broadcasts import StagingBroadcasts
@@ -64,6 +66,7 @@ from remuda.scheduler.worker_calls import BusWorker
 from remuda.store.benchmarks import SqlBenchmarkStore
 from remuda.store.measured_memory import SqlMemoryStore
 from remuda.store.replicas import SqlModelStore, SqlReplicaStore
+from remuda.store.scheduling import SqlSchedulingStore
 from remuda.upstreams.grpc.engine import GrpcEngine
 from remuda.upstreams.grpc.upstream import GrpcTimeouts, GrpcUpstream, SharedTranslation
 from remuda.upstreams.http import request_files
@@ -120,6 +123,7 @@ class ServingRig:
         settings, clock = ground.parts.settings, ground.parts.clock
         self._replicas = SqlReplicaStore(ground.parts.database)
         self._model_store = SqlModelStore(ground.parts.database)
+        self._scheduling = SqlSchedulingStore(ground.parts.database)
         self._catalogue = ModelCatalogue(self._model_store, ground.models_path)
         self._tables, self._ledger = Tables(), RequestLedger()
         sources = TableSources(self._replicas, ground.registry.standings, self._catalogue, ground.tokens)
@@ -289,6 +293,7 @@ class ServingRig:
             suspects.run,
             demand.run,
             self._upkeep(models, unloads).run,
+            self._replica_keeper(placing, unloads).run,
             self._memory.run,
             self._confirming().run,
             partial(close_stale_connections, self._tables, upstreams),
@@ -312,6 +317,9 @@ class ServingRig:
         return Serving(
             models,
             ModelEdits(models, self._model_store, self._shop.store, folder, self._keeper),
+            SchedulingEdits(
+                self._scheduling, self._catalogue, self._replicas, ground.parts.clock, table=self._keeper
+            ),
             installs,
             self._uploads,
             self._galleries,
@@ -489,6 +497,19 @@ class ServingRig:
             table=self._keeper,
             habits=UpkeepPolicy(self._ground.parts.settings.keep_alive),
         )
+
+    def _replica_keeper(self, placing: ReplicaPlacer, unloads: UnloadRequests) -> ReplicaKeeper:
+        deps = KeeperDeps(
+            self._replicas,
+            self._scheduling,
+            self._catalogue,
+            self._shop.operations.nodes,
+            placing,
+            unloads,
+            self._peers.everywhere,
+            self._keeper,
+        )
+        return ReplicaKeeper(deps)
 
     def _grpc(self, endpoint: ReplicaEndpoint) -> GrpcUpstream:
         parts = self._ground.parts

@@ -26,6 +26,7 @@ from remuda.gateway.admin import (
     node_logs,
     operations,
     ops_api,
+    scheduling,
 )
 from remuda.gateway.admin import keys as admin_keys
 from remuda.gateway.admin import nodes as admin_nodes
@@ -57,7 +58,8 @@ _ROUTERS = (
     model_installs.routes,
     model_uploads.routes,
     benchmarks.routes,
-    models.routes,  # Before those for nodes, whose ids would take /api/nodes/models.
+    scheduling.routes,  # Before those for nodes, whose ids would take /api/nodes/scheduling and
+    models.routes,  # /api/nodes/models.
     admin_nodes.routes,
     node_disk.routes,
     operations.routes,

@@ -37,6 +37,7 @@ from remuda.wire.admin import KeyPatch, KeyRequest
 from remuda.wire.benchmarks import BenchmarkReport
 from remuda.wire.console import SignIn
 from remuda.wire.models import ModelUnload
+from remuda.wire.scheduling import SchedulingBody
 
 _HEAD: Final = """<!doctype html>
 <html lang="en">
@@ -114,6 +115,7 @@ _BODIES: tuple[type[BaseModel], ...] = (
     wire.InviteBody,
     wire.VramBudgetBody,
     wire.MaxReplicasBody,
+    SchedulingBody,
     disk.FilesBudgetBody,
     disk.FreeDiskBody,
     KeyRequest,

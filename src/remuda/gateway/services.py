@@ -43,6 +43,7 @@ from remuda.scheduler.benchmarks import BenchmarkStore
 from remuda.scheduler.file_room import FileRoom
 from remuda.scheduler.model import Replica
 from remuda.scheduler.model_edits import ModelEdits
+from remuda.scheduler.scheduling_edits import SchedulingEdits
 from remuda.scheduler.service import Models
 from remuda.wire.admin import FrontendPart, JoinLines
 from remuda.wire.broadcasts import StagingStatus
@@ -125,6 +126,7 @@ class Serving:
 
     models: Models
     edits: ModelEdits
+    scheduling: SchedulingEdits
     installs: ModelInstalls
     uploads: ModelUploads
     galleries: ModelGalleries

@@ -9,10 +9,18 @@ import hashlib
 import json
 import math
 import re
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal, Self
 
 import yaml
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, JsonValue
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    JsonValue,
+    model_validator,
+)
 from yaml.nodes import ScalarNode
 
 from remuda.core import yaml_tree
@@ -61,6 +69,20 @@ def _scalar(text: YamlText) -> str | None:
     plain.meant = meant
     return plain
 
+
+REPLICAS_MAX: Final = 10_000  # Of one model.
+SCHEDULING_KEYS: Final = frozenset(
+    {
+        "keep_alive",
+        "selector",
+        "pinned",
+        "min_replicas",
+        "max_replicas",
+        "replicas",
+        "concurrency_groups",
+    }
+)
+"""They say where and how often a model is loaded, not what its replicas are."""
 
 GGUF_BACKEND: Final = "llama-cpp"  # Builds of it have names such as cuda12-llama-cpp.
 GPU_LAYERS_ALL: Final = 99_999_999
@@ -218,8 +240,17 @@ class Artifact(Section):
     resolved: Free = Field(default_factory=dict)
 
 
+def replicas_problem(least: int, most: int, *, everywhere: bool) -> str:
+    """Why these cannot be wanted together; empty: they can."""
+    if everywhere and (least or most):
+        return "one replica on every node excludes min_replicas and max_replicas"
+    if most and least > most:
+        return f"min_replicas ({least}) is more than max_replicas ({most})"
+    return ""
+
+
 class ModelConfig(Section):
-    """One model. `keep_alive` and `selector` are ours; LocalAI's frontends ignore them."""
+    """One model. What stands below `Ours` LocalAI's frontends ignore."""
 
     name: str = ""
     backend: str = ""
@@ -297,7 +328,27 @@ class ModelConfig(Section):
     keep_alive: KeepAlive | None = None  # So long without a request unloads it. None: as the frontend is set.
     selector: dict[str, str] = Field(default_factory=dict)  # Labels its nodes must have.
     parallel: Annotated[int, Field(ge=1, le=1024)] | None = None  # Requests a replica takes at once.
+    min_replicas: Annotated[int, Field(ge=0, le=REPLICAS_MAX)] = 0  # So many are always loaded.
+    max_replicas: Annotated[int, Field(ge=0, le=REPLICAS_MAX)] = 0  # 0: no limit but what nodes take.
+    replicas: Literal["", "all"] = ""  # `all`: one on each node that matches.
+    concurrency_groups: Annotated[tuple[str, ...], Field(max_length=32)] = ()  # Models that share no node.
     unknown: tuple[str, ...] = Field(default=(), exclude=True)
+
+    @model_validator(mode="after")
+    def _consistent_replicas(self) -> Self:
+        if problem := replicas_problem(self.min_replicas, self.max_replicas, everywhere=bool(self.replicas)):
+            raise ValueError(problem)
+        return self
+
+    @property
+    def everywhere(self) -> bool:
+        """One replica on each node that matches."""
+        return self.replicas == "all"
+
+    @property
+    def scaled(self) -> bool:
+        """How many replicas it has is declared; else it has one while it is used."""
+        return self.everywhere or bool(self.min_replicas or self.max_replicas)
 
     @property
     def id(self) -> str:
@@ -313,7 +364,7 @@ class ModelConfig(Section):
     def revision(self) -> str:
         """Of what replicas are made from: another one must not be served by replicas of this. What was not
         written does not count, so that frontends of two versions agree, though one knows more keys."""
-        elsewhere = {"description", "keep_alive", "selector", "pinned", "disabled"}
+        elsewhere = {"description", "disabled", *SCHEDULING_KEYS}
         # Where files come from; and earlier releases, which do not know these, would take every replica of
         # such a model for an outdated one.
         elsewhere |= {"download_files", "artifacts"}

@@ -30,6 +30,7 @@ from remuda.models.paths import check_absolute_paths
 from remuda.models.reading import check_new_name, located, read_model
 from remuda.scheduler.model import ADDED, Need, StoredModel, file_origin
 from remuda.scheduler.ports import ModelEditStore, ModelStore, RoutingTable
+from remuda.scheduler.scheduling import effective
 
 log = structlog.get_logger(__name__)
 
@@ -176,12 +177,19 @@ class ModelCatalogue:
         return MappingProxyType(known)
 
     def _catalogued(self, stored: StoredModel, weights_of: dict[_File, Weights]) -> Catalogued | None:
-        before = self._known.get(stored.name)
-        config = before.config if before and before.stored.text == stored.text else self._parsed(stored)
+        config = self._config(stored)
         if config is None:
             return None
         weights, here = self._weights(config, weights_of)
         return Catalogued(stored, config, weights, here)
+
+    def _config(self, stored: StoredModel) -> ModelConfig | None:
+        """The same one while nothing about it has changed: requests that wait compare it."""
+        before = self._known.get(stored.name)
+        if before and (before.stored.text, before.stored.terms) == (stored.text, stored.terms):
+            return before.config
+        declared = self._parsed(stored)
+        return None if declared is None else effective(declared, stored.terms)
 
     def _parsed(self, stored: StoredModel) -> ModelConfig | None:
         """A row that this release cannot read takes no other model with it; it is said once."""

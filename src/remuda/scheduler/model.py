@@ -15,6 +15,7 @@ from remuda.inference.model import ReplicaEndpoint
 from remuda.models.files import Manifest
 from remuda.models.memory import NO_MEMORY, MemoryUse
 from remuda.ops.model import OpId, UnloadReason
+from remuda.scheduler.scheduling import SchedulingTerms
 from remuda.wire.nodes import CutOffFile, Report
 
 REASONS_MAX: Final = 3  # In one sentence.
@@ -77,6 +78,7 @@ class StoredModel:
     updated_at: datetime | None = None
     manifest: Manifest | None = None  # Of a model whose files the fleet has brought; None: people did.
     kept_by: FrontendId | None = None  # The frontend that fetched them.
+    terms: SchedulingTerms | None = None  # What an admin has declared beside it, where it was read with it.
 
     @property
     def file(self) -> str:

@@ -34,12 +34,19 @@ class ReplicaStore(Protocol):
     async def replicas(self) -> Replicas: ...
 
     async def claim(
-        self, replica: Replica, operation: Operation, step: Step, seen: int, evict: Collection[ReplicaKey]
+        self,
+        replica: Replica,
+        operation: Operation,
+        step: Step,
+        seen: int,
+        evict: Collection[ReplicaKey],
+        *,
+        alone: bool = True,
     ) -> Replica | None:
         """Record that this replica is to be: its row, the operation that loads it, and that those to be
         evicted are unloading, all at once. None when any replica changed after `seen`: look again.
 
-        Conflict when the model is being loaded already (some other replica of it is staging or loading)."""
+        Conflict when it is to load `alone` and some other replica of its model is staging or loading."""
         ...
 
     async def move(self, before: Replica, after: Replica) -> Replica | None:

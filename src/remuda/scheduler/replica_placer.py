@@ -86,14 +86,23 @@ class ReplicaPlacer:
         self._signal = signal
 
     async def begin(
-        self, model: Catalogued, by: str, avoid: Mapping[NodeId, str] = NO_NODE
+        self,
+        model: Catalogued,
+        by: str,
+        avoid: Mapping[NodeId, str] = NO_NODE,
+        *,
+        wanted: Callable[[Replicas], bool] | None = None,
     ) -> Replica | Unplaceable | None:
+        """`wanted`: of what is seen when it is placed, whether there is still one too few; then others of the
+        model may be on their way beside it."""
         survey = await self._survey(model, avoid)
         placed = survey.placed
+        if wanted is not None and not wanted(survey.seen):
+            return None
         if isinstance(placed, Unplaceable):
             return placed
         try:
-            claimed = await self._claim(survey, placed, by)
+            claimed = await self._claim(survey, placed, by, alone=wanted is None)
         finally:  # Also when the caller has left meanwhile: it may have been written.
             self._table.rows_changed()
             self._signal.notify()
@@ -191,7 +200,7 @@ class ReplicaPlacer:
             for offer in offers(need, fleet)
         ]
 
-    async def _claim(self, survey: "_Survey", placed: Placed, by: str) -> Replica | None:
+    async def _claim(self, survey: "_Survey", placed: Placed, by: str, *, alone: bool) -> Replica | None:
         need, seen, galleries = survey.need, survey.seen, survey.supply[placed.node].galleries
         node = next(view.standing.node for view in survey.nodes if view.standing.node.id == placed.node)
         key = ReplicaKey(need.model, _free_index(need.model, seen))
@@ -217,7 +226,7 @@ class ReplicaPlacer:
             by=by,
             now=self._clock.now(),
         )
-        return await self._store.claim(replica, operation, step, seen.change, placed.evict)
+        return await self._store.claim(replica, operation, step, seen.change, placed.evict, alone=alone)
 
 
 @dataclass(frozen=True, slots=True)

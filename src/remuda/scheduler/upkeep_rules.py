@@ -5,6 +5,7 @@ Nothing is concluded from silence. A worker that says what became of a process i
 no longer mentions it has to do so twice. Busy is not dead.
 """
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -293,20 +294,40 @@ class UpkeepInputs:
 
 
 def actions(rows: Iterable[Replica], around: UpkeepInputs) -> list[UpkeepAction]:
-    return [action for row in rows if (action := _action(row, around)) is not None]
+    every = tuple(rows)
+    kept = kept_for_minimum(every, around.configs)
+    return [action for row in every if (action := _action(row, around, kept)) is not None]
+
+
+def kept_for_minimum(rows: Iterable[Replica], configs: Mapping[str, ModelConfig]) -> frozenset[ReplicaKey]:
+    """The replicas of each model that want of use does not take away: as many as are always to be loaded, in
+    the order of their numbers, so that all frontends keep the same ones."""
+    kept = set[ReplicaKey]()
+    count = Counter[str]()
+    for row in sorted(rows, key=lambda row: (row.key.model, row.key.index)):
+        config = configs.get(row.key.model)
+        present = config is not None and row.revision == config.revision
+        if config is None or not present or row.state is not ReplicaState.LOADED:
+            continue
+        if config.everywhere or count[row.key.model] < config.min_replicas:
+            kept.add(row.key)
+            count[row.key.model] += 1
+    return frozenset(kept)
 
 
 def idle_next(rows: Iterable[Replica], around: UpkeepInputs) -> datetime | None:
     """When the next replica is unloaded if it is not used; of one in use that may be past."""
+    every = tuple(rows)
+    kept = kept_for_minimum(every, around.configs)
     instants = (
         unloads_at(row, around.configs.get(row.key.model), around.usual_keep_alive)
-        for row in rows
-        if row.state is ReplicaState.LOADED
+        for row in every
+        if row.state is ReplicaState.LOADED and row.key not in kept
     )
     return min(filter(None, instants), default=None)
 
 
-def _action(row: Replica, around: UpkeepInputs) -> UpkeepAction | None:
+def _action(row: Replica, around: UpkeepInputs, kept: Collection[ReplicaKey]) -> UpkeepAction | None:
     leaves = (row.node, row.key) in around.leaving
     age = timedelta() if row.updated_at is None else around.now - row.updated_at
     match row.state:
@@ -320,13 +341,15 @@ def _action(row: Replica, around: UpkeepInputs) -> UpkeepAction | None:
             long_enough = _AWAITED if why.cause is UnloadCause.MAKES_ROOM else _STUCK
             return Unload(row, why) if age >= long_enough and not leaves else None
         case ReplicaState.LOADED:
-            why = _unwanted(row, around)
+            why = _unwanted(row, around, kept)
             return Unload(row, why) if why and not leaves else None
 
 
-def _unwanted(row: Replica, around: UpkeepInputs) -> UnloadReason | None:
+def _unwanted(row: Replica, around: UpkeepInputs, kept: Collection[ReplicaKey]) -> UnloadReason | None:
     if why := _outdated(row, around):
         return why
+    if row.key in kept:
+        return None
     config = around.configs.get(row.key.model)
     idle_at = unloads_at(row, config, around.usual_keep_alive)
     if idle_at is not None and idle_at <= around.now and not around.in_flight(row.key):

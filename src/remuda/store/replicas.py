@@ -22,9 +22,11 @@ from remuda.store.database import Database
 from remuda.store.ops_codec import reason_of, stored_reason
 from remuda.store.ops_intents import Wished
 from remuda.store.ops_rows import batches, take_turn
+from remuda.store.scheduling import remove_scheduling, rename_scheduling
 from remuda.store.schema import (
     ColumnValues,
     api_keys,
+    model_scheduling,
     models,
     nodes,
     on_its_way,
@@ -76,7 +78,10 @@ class SqlModelStore:
 
 
 def _models(connection: Connection) -> list[StoredModel]:
-    return [_model(row) for row in connection.execute(select(models).order_by(models.c.name)).all()]
+    scheduled = model_scheduling.c.model == models.c.name
+    every = select(models, model_scheduling.c.terms).outerjoin(model_scheduling, scheduled)
+    found = connection.execute(every.order_by(models.c.name)).all()
+    return [replace(_model(row), terms=row.terms) for row in found]
 
 
 def _is_known(connection: Connection, model: StoredModel) -> bool:
@@ -150,6 +155,7 @@ def _rename(connection: Connection, now: datetime, renaming: Renaming) -> tuple[
     # The row stays the same one: whatever else is stored with the model comes along.
     names = {"name": after.name, "subject_token": token(after.name)}
     connection.execute(update(models).where(models.c.name == before.name).values(**names))
+    rename_scheduling(connection, before.name, after.name)
     _change(connection, now, replace(before, name=after.name), after)
     for one, other in renaming.others:
         _change(connection, now, one, other)
@@ -216,6 +222,7 @@ def _remove_model(connection: Connection, name: str) -> StoredModel:
     if row is None:
         raise NotFound(f"there is no model named {name!r}", hint="list the models to see their names")
     connection.execute(delete(models).where(models.c.name == name))
+    remove_scheduling(connection, name)
     return _model(row)
 
 
@@ -224,6 +231,7 @@ def _remove_written(connection: Connection, name: str, written_at: str) -> Store
     if row is None or row.updated_at.isoformat() != written_at:
         return None
     connection.execute(delete(models).where(models.c.name == name))
+    remove_scheduling(connection, name)
     return _model(row)
 
 
@@ -263,14 +271,21 @@ class SqlReplicaStore:
         return await self._database.read(lambda c, now: _latest(c))
 
     async def claim(
-        self, replica: Replica, operation: Operation, step: Step, seen: int, evict: Collection[ReplicaKey]
+        self,
+        replica: Replica,
+        operation: Operation,
+        step: Step,
+        seen: int,
+        evict: Collection[ReplicaKey],
+        *,
+        alone: bool = True,
     ) -> Replica | None:
         wished = Wished(operation, (step,))
         try:
             with anyio.fail_after(limits.OPERATIONS_TURN_S):
                 async with self._claiming:
                     return await self._database.transact(
-                        lambda c, now: _claim(c, now, replica, wished, seen, evict)
+                        lambda c, now: _claim(c, now, replica, wished, seen, evict, alone=alone)
                     )
         except TimeoutError:
             raise unusable(self._database.name, "too many replicas are claimed at once") from None
@@ -304,13 +319,16 @@ def _claim(
     wished: Wished,
     seen: int,
     evict: Collection[ReplicaKey],
+    *,
+    alone: bool,
 ) -> Replica | None:
     take_turn(connection)  # Before that of replicas, so that those who only move one need not wait for it.
     latest = _take_turn(connection)
     there = _at(connection, replica.key)
     if there is not None and there.op == wished.operation.id:
         return there  # Its answer was lost, and it is sent again.
-    _refuse_second(connection, replica.key.model)
+    if alone:
+        _refuse_second(connection, replica.key.model)
     if latest != seen or not _hold_nodes(connection, replica.node, evict):
         return None
     if there is not None:
@@ -336,8 +354,6 @@ def _move(connection: Connection, now: datetime, before: Replica, after: Replica
     there = _at(connection, before.key)
     if there is None or there.change != before.change:
         return None
-    if after.state in (ReplicaState.STAGING, ReplicaState.LOADING):
-        _refuse_second(connection, after.key.model, but=after.key)
     written = replace(
         after,
         created_at=there.created_at,
@@ -396,10 +412,10 @@ def _lock_nodes(
     return frozenset(NodeId(one) for one in found)
 
 
-def _refuse_second(connection: Connection, model: str, *, but: ReplicaKey | None = None) -> None:
-    """Of one model, one replica at a time is on its way."""
-    coming = connection.execute(_COMING, {"model": model}).one_or_none()
-    if coming is not None and _key(coming) != but:
+def _refuse_second(connection: Connection, model: str) -> None:
+    """However many requests and people ask for a model that is not there, one load of it is begun."""
+    coming = connection.execute(_COMING, {"model": model}).first()
+    if coming is not None:
         raise Conflict(
             f"{model} is being loaded already, as {_key(coming)} by operation {coming.op_id}",
             hint="wait for that operation, or cancel it",

@@ -27,10 +27,11 @@ from remuda.fleet.model import Claim
 from remuda.models.files import Manifest
 from remuda.ops.model import Goal, Installation, RollOut
 from remuda.ops.ports import Progress
+from remuda.scheduler.scheduling import SchedulingTerms
 from remuda.store.ops_codec import Document, StoredReason, StoredSource, StoredStepReason
 from remuda.wire.nodes import InstalledArtifact
 
-SCHEMA_VERSION = 24
+SCHEMA_VERSION = 25
 """What this release writes. Counts up with each migration."""
 
 MIN_COMPATIBLE_VERSION = 1
@@ -346,13 +347,7 @@ replicas = Table(
 )
 
 on_its_way = replicas.c.state.in_(("staging", "loading"))
-Index(
-    "replicas_on_their_way",
-    replicas.c.model,
-    unique=True,
-    sqlite_where=on_its_way,
-    postgresql_where=on_its_way,
-)
+Index("replicas_on_their_way", replicas.c.model, sqlite_where=on_its_way, postgresql_where=on_its_way)
 
 replica_change_count = Table(  # One row, which outlives every replica.
     "replica_change_count",
@@ -373,6 +368,27 @@ models = Table(
     Column("manifest", Document(Manifest)),  # Of a model whose files the fleet has brought.
     Column("kept_by", Text, nullable=False, server_default=""),  # The frontend that fetched them.
     UniqueConstraint("subject_token", name="models_subject_token_key"),
+)
+
+model_scheduling = Table(  # Also of models that are not configured yet.
+    "model_scheduling",
+    metadata,
+    Column("id", _Serial, primary_key=True),
+    Column("model", Text, nullable=False),
+    Column("terms", Document(SchedulingTerms), nullable=False),
+    Column("created_at", Instant, nullable=False),
+    Column("updated_at", Instant, nullable=False),
+    UniqueConstraint("model", name="model_scheduling_model_key"),
+)
+
+model_cooldowns = Table(
+    "model_cooldowns",
+    metadata,
+    Column("model", Text, primary_key=True),
+    Column("attempts", Integer, nullable=False),
+    Column("until", Instant, nullable=False),
+    Column("fleet", Text, nullable=False),  # A fingerprint of what could make a difference.
+    Column("why", Text, nullable=False),
 )
 
 benchmarks = Table(

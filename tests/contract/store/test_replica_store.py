@@ -79,11 +79,16 @@ def its_load(replica: Replica) -> tuple[Operation, Step]:
 
 
 async def claim(
-    store: SqlReplicaStore, replica: Replica, seen: int | None = None, evict: Collection[ReplicaKey] = ()
+    store: SqlReplicaStore,
+    replica: Replica,
+    seen: int | None = None,
+    evict: Collection[ReplicaKey] = (),
+    *,
+    alone: bool = True,
 ) -> Replica | None:
     operation, step = its_load(replica)
     seen = (await store.replicas()).change if seen is None else seen
-    return await store.claim(replica, operation, step, seen, evict)
+    return await store.claim(replica, operation, step, seen, evict, alone=alone)
 
 
 async def claimed(store: SqlReplicaStore, replica: Replica) -> Replica:
@@ -324,13 +329,14 @@ async def test_of_many_moves_at_once_exactly_one_wins(stores: Stores, node: Node
     assert [one for one in won if one is not None] == list((await stores[0].replicas()).rows)
 
 
-async def test_replica_does_not_go_back_on_its_way_while_another_is(
+async def test_several_of_one_model_are_on_their_way_where_that_is_asked_for(
     store: SqlReplicaStore, node: Node
 ) -> None:
-    old = await loaded(store, a_replica(node.id))
-    await claimed(store, a_replica(node.id, index=1, op="load-2"))
-    with pytest.raises(Conflict, match="load-2"):
-        await store.move(old, replace(old, state=ReplicaState.LOADING))
+    await claimed(store, a_replica(node.id))
+    with pytest.raises(Conflict, match="is being loaded already"):
+        await claimed(store, a_replica(node.id, index=1, op="load-2"))
+    assert await claim(store, a_replica(node.id, index=1, op="load-2"), alone=False)
+    assert len((await store.replicas()).rows) == 2
 
 
 async def test_removal_is_a_change_and_the_number_never_falls(store: SqlReplicaStore, node: Node) -> None:

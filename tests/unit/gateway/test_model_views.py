@@ -68,6 +68,7 @@ SERVING = Serving(  # Only what a view asks for.
     None,  # type: ignore[arg-type]
     None,  # type: ignore[arg-type]
     None,  # type: ignore[arg-type]
+    None,  # type: ignore[arg-type]
     in_flight=lambda key: 0,
     unloads_at=lambda row: NOON,
     load_status=_nothing,

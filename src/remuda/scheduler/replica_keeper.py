@@ -1,0 +1,188 @@
+"""Keeps as many replicas of each model as are declared: loads what is missing, removes what is too much.
+
+It takes no input; a signal only wakes it, and every frontend may run it. Loads are only begun here, and
+operations carry them out, so that a slow one delays no other model.
+"""
+
+import hashlib
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final, Protocol
+
+import anyio
+import structlog
+from anyio.abc import TaskStatus
+
+from remuda.core.errors import Conflict, RemudaError
+from remuda.core.ids import NodeId, ReplicaKey
+from remuda.fleet.verdicts import ObservedNode, installed, is_up, may_take_work
+from remuda.ops.model import UnloadCause, UnloadReason
+from remuda.scheduler.catalogue import Catalogued, ModelCatalogue
+from remuda.scheduler.load_ops import UnloadRequests
+from remuda.scheduler.model import Replica, Replicas, Unplaceable
+from remuda.scheduler.ports import ReplicaRows, RoutingTable
+from remuda.scheduler.replica_goals import (
+    AddReplica,
+    GoalInputs,
+    cooldown_after,
+    cools_down,
+    goals,
+    still_wanted,
+)
+from remuda.scheduler.scheduling import Cooldown, SchedulingStore
+
+log = structlog.get_logger(__name__)
+
+BY: Final = "remuda"
+_EVERY_S: Final = 5.0
+_GAP_S: Final = 1.0
+_WHY_CHARS_MAX: Final = 1000
+_HAS_ONE: Final = "it has a replica already"
+
+
+class ReplicaPlaces(Protocol):
+    async def begin(
+        self,
+        model: Catalogued,
+        by: str,
+        avoid: Mapping[NodeId, str],
+        *,
+        wanted: Callable[[Replicas], bool] | None,
+    ) -> Replica | Unplaceable | None:
+        """As for demand, but beside other loads of the model, and only while it is `wanted`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class KeeperDeps:
+    """`in_flight` counts over all frontends."""
+
+    replicas: ReplicaRows
+    scheduling: SchedulingStore
+    catalogue: ModelCatalogue
+    nodes: Callable[[], Awaitable[Sequence[ObservedNode]]]
+    placer: ReplicaPlaces
+    unloads: UnloadRequests
+    in_flight: Callable[[ReplicaKey], int]
+    table: RoutingTable
+
+
+class ReplicaKeeper:
+    def __init__(self, deps: KeeperDeps) -> None:
+        self._deps = deps
+        self._busy_since: Mapping[str, datetime] = {}
+
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        task_status.started()
+        while True:
+            news = self._deps.table.next_change
+            try:
+                await self.pass_once()
+            except RemudaError as error:  # The store is away, which is not a bug.
+                log.warning("replicas_not_kept", reason=error.message)
+            except Exception:
+                log.exception("replica_keeper_broke")
+            await anyio.sleep(_GAP_S)
+            with anyio.move_on_after(_EVERY_S - _GAP_S):
+                await news.wait()
+
+    async def pass_once(self) -> None:
+        models = {
+            name: one
+            for name, one in self._deps.catalogue.models.items()
+            if one.config.scaled and not one.config.alias
+        }
+        if not models:
+            return
+        seen = await self._deps.replicas.replicas()
+        nodes = {view.standing.node.id: view for view in await self._deps.nodes()}
+        found = goals(
+            GoalInputs(
+                seen.now,
+                {name: one.config for name, one in models.items()},
+                seen.rows,
+                nodes,
+                self._deps.in_flight,
+                self._busy_since,
+            )
+        )
+        self._busy_since = found.busy_since
+        for removal in found.remove:
+            await self._remove(removal.replica)
+        cooldowns = await self._deps.scheduling.cooldowns()
+        await self._end_cooldowns(cooldowns, {one.model for one in found.add})
+        refused = set[str]()
+        for one in found.add:
+            if one.model not in refused and not await self._add(
+                models[one.model], one, seen, nodes, cooldowns.get(one.model)
+            ):
+                refused.add(one.model)
+
+    async def _end_cooldowns(self, cooldowns: Mapping[str, Cooldown], lacking: set[str]) -> None:
+        for model in cooldowns.keys() - lacking:
+            await self._deps.scheduling.put_cooldown(model, None)
+
+    async def _add(
+        self,
+        model: Catalogued,
+        one: AddReplica,
+        seen: Replicas,
+        nodes: Mapping[NodeId, ObservedNode],
+        cooldown: Cooldown | None,
+    ) -> bool:
+        """False: nothing more of this model is tried in this pass."""
+        fleet = fingerprint(model, nodes.values())
+        if cools_down(cooldown, seen.now, fleet):
+            return False
+
+        def wanted(seen_then: Replicas) -> bool:
+            return still_wanted(one, model.config, seen_then.rows, nodes)
+
+        avoid = dict.fromkeys(one.has_one, _HAS_ONE)
+        try:
+            begun = await self._deps.placer.begin(model, BY, avoid, wanted=wanted)
+        except Conflict:  # Another frontend was quicker.
+            return False
+        if isinstance(begun, Unplaceable):
+            why = "; ".join(begun.told(most=3))[:_WHY_CHARS_MAX]
+            later = cooldown_after(cooldown, seen.now, fleet, why, waiting_helps=begun.waiting_helps)
+            await self._deps.scheduling.put_cooldown(one.model, later)
+            log.info("replica_not_placed", model=one.model, wanted=one.why, reason=why)
+            return False
+        if begun is None:
+            return False
+        log.info("replica_added", replica=str(begun.key), node=begun.node, reason=one.why)
+        return True
+
+    async def _remove(self, replica: Replica) -> None:
+        try:
+            await self._deps.unloads.ask(replica, BY, UnloadReason(UnloadCause.IDLE))
+            log.info("replica_removed", replica=str(replica.key), reason="fewer are enough")
+        except Conflict as error:
+            log.info("replica_not_removed", replica=str(replica.key), reason=error.message)
+
+
+def fingerprint(model: Catalogued, nodes: Iterable[ObservedNode]) -> str:
+    """Of what could make it possible to place it: its configuration, and which nodes there are, whether they
+    take work, their labels, slots, memory and backends."""
+    config = model.config
+    selector = sorted(config.selector.items())
+    wish = (config.revision, config.min_replicas, config.max_replicas, config.everywhere, selector)
+    facts = sorted(map(_facts, nodes))
+    return hashlib.sha256(repr((wish, facts)).encode()).hexdigest()[:16]
+
+
+def _facts(view: ObservedNode) -> tuple[object, ...]:
+    node = view.standing.node
+    return (
+        node.id,
+        view.boot or "",
+        is_up(view.standing) and may_take_work(node),
+        sorted((key, label.value) for key, label in node.labels.items()),
+        node.effective_max_replicas,
+        node.effective_budget,
+        node.resources.total_vram,
+        node.resources.total_ram,
+        sorted(one.name for one in installed(view) or ()),
+    )

@@ -1,0 +1,116 @@
+"""What admins declare of models' replicas, and how each model is scheduled by it."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from remuda.core.clock import Clock
+from remuda.core.errors import Invalid, NotFound
+from remuda.models.config import replicas_problem
+from remuda.scheduler.catalogue import Catalogued, ModelCatalogue
+from remuda.scheduler.model import ReplicaState
+from remuda.scheduler.ports import ReplicaRows, RoutingTable
+from remuda.scheduler.scheduling import (
+    ROUTE_POLICIES,
+    Cooldown,
+    ModelScheduling,
+    SchedulingStore,
+    SchedulingTerms,
+    cooldown_in_words,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Scheduled:
+    """A configured model by the configuration that counts, and how it stands."""
+
+    model: Catalogued
+    loaded: int
+    on_their_way: int
+    waiting: str = ""  # Why there are fewer than wanted.
+
+
+class SchedulingEdits:
+    """`table` is read again before an answer, so that a caller finds here what it was told."""
+
+    def __init__(
+        self,
+        store: SchedulingStore,
+        catalogue: ModelCatalogue,
+        replicas: ReplicaRows,
+        clock: Clock,
+        *,
+        table: RoutingTable,
+    ) -> None:
+        self._store = store
+        self._catalogue = catalogue
+        self._replicas = replicas
+        self._clock = clock
+        self._table = table
+
+    async def stored(self) -> Sequence[ModelScheduling]:
+        return await self._store.scheduling()
+
+    async def one(self, model: str) -> ModelScheduling:
+        found = next((one for one in await self._store.scheduling() if one.model == model), None)
+        if found is None:
+            raise NotFound(f"nothing is declared for the replicas of {model!r}")
+        return found
+
+    async def declare(
+        self, model: str, change: Callable[[SchedulingTerms], SchedulingTerms]
+    ) -> ModelScheduling:
+        """`change` only computes, from what is stored. Invalid, naming the field, for what cannot be."""
+        model = self._meant(model)
+        known = {one.model: one.terms for one in await self._store.scheduling()}
+        terms = change(known.get(model, SchedulingTerms()))
+        check_terms(terms)
+        put = await self._store.put_scheduling(model, terms)
+        await self._changed()
+        return put
+
+    async def withdraw(self, model: str) -> None:
+        """What its YAML says counts again. NotFound when nothing was declared."""
+        if not await self._store.remove_scheduling(model):
+            raise NotFound(f"nothing is declared for the replicas of {model!r}")
+        await self._changed()
+
+    async def scheduled(self, model: str = "") -> Sequence[Scheduled]:
+        """Every configured model, or this one. NotFound for an unknown one."""
+        await self._catalogue.refresh()
+        known = self._catalogue.configured
+        if model and model not in known:
+            raise NotFound(f"there is no model {model!r}")
+        model = self._meant(model)
+        rows = (await self._replicas.replicas()).rows
+        loaded = Counter(row.key.model for row in rows if row.state is ReplicaState.LOADED)
+        coming = (ReplicaState.STAGING, ReplicaState.LOADING)
+        on_their_way = Counter(row.key.model for row in rows if row.state in coming)
+        cooldowns = await self._store.cooldowns()
+        return [
+            Scheduled(one, loaded[name], on_their_way[name], self._waiting(cooldowns.get(name)))
+            for name, one in sorted(known.items())
+            if model in ("", name) and not one.config.alias
+        ]
+
+    def _meant(self, model: str) -> str:
+        """An alias has no replicas of its own."""
+        known = self._catalogue.configured.get(model)
+        return model if known is None else known.config.alias or model
+
+    def _waiting(self, cooldown: Cooldown | None) -> str:
+        return "" if cooldown is None else cooldown_in_words(cooldown, self._clock.now())
+
+    async def _changed(self) -> None:
+        self._table.rows_changed()
+        await self._table.refresh()
+
+
+def check_terms(terms: SchedulingTerms) -> None:
+    if problem := replicas_problem(terms.min_replicas, terms.max_replicas, everywhere=terms.everywhere):
+        raise Invalid(problem, param="spread_all" if terms.everywhere else "min_replicas")
+    if terms.route_policy not in ROUTE_POLICIES:
+        raise Invalid(
+            f"route_policy: {terms.route_policy[:40]!r} is none of round_robin, prefix_cache and empty",
+            param="route_policy",
+        )
