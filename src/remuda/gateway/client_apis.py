@@ -8,6 +8,7 @@ from remuda.gateway.inference.admission import Admission
 from remuda.gateway.inference.api import InferenceHandler, InferenceRoutes
 from remuda.gateway.ollama.api import OllamaApi
 from remuda.gateway.openai.api import OpenAiApi
+from remuda.gateway.responses.api import ResponsesApi
 from remuda.gateway.services import Inference, Services
 
 
@@ -20,6 +21,7 @@ def inference_routes(
     refresh = inference.refresh_models
     apis = (
         AnthropicApi(admission, refresh),
+        ResponsesApi(clock, services.entropy),
         OpenAiApi(admission, refresh),
         OllamaApi(admission, inference.dispatcher, services.serving.models, clock),
     )

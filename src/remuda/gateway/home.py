@@ -19,13 +19,12 @@ from remuda.wire.admin import JoinLines
 _HTML: Final = "text/html"
 _SAFE: Final = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'"}
 _APIS: Final = (
-    "OpenAI's API is under /v1 (chat/completions, completions, embeddings, rerank, tokenize, models), "
+    "OpenAI's API is under /v1 (chat/completions, completions, responses, embeddings, rerank, models), "
     "Anthropic's at /v1/messages, Ollama's under /api (chat, generate, embed, tags)"
 )
 _OTHERS: Final = (
     ("/v1/messages/batches", "Anthropic's batch API"),
     ("/v1/complete", "Anthropic's older API"),
-    ("/v1/responses", "OpenAI's Responses API"),
     ("/v1/conversations", "OpenAI's Conversations API"),
     ("/v1/assistants", "OpenAI's Assistants API"),
     ("/v1/threads", "OpenAI's Assistants API"),

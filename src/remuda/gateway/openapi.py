@@ -29,6 +29,7 @@ from remuda.gateway.openai.api import MODELS, ListedModel, ModelList
 from remuda.gateway.openai.endpoints import ENDPOINTS
 from remuda.gateway.openai.errors import ErrorAnswer
 from remuda.gateway.openai.reranking import CohereError
+from remuda.gateway.responses import endpoints as responses
 from remuda.gateway.services import Access
 from remuda.inference.model import RequestKind
 from remuda.wire import disk, operations, serving
@@ -197,7 +198,7 @@ def _not_asked_for(access: Access) -> set[str]:
     return admin | token
 
 
-_ALL: Final = {**ENDPOINTS, **OLLAMA_ENDPOINTS}
+_ALL: Final = {**ENDPOINTS, responses.PATH: responses.ENDPOINT, **OLLAMA_ENDPOINTS}
 _OWNERS: Final[Mapping[str, tuple[str, type[msgspec.Struct]]]] = {
     "/v2/rerank": ("Cohere", CohereError),
     **dict.fromkeys(OLLAMA_ENDPOINTS, ("Ollama", OllamaError)),
@@ -305,6 +306,8 @@ def _inference_operation(path: str, endpoint: ApiEndpoint) -> OpenApiPart:
     whose, refused = _OWNERS.get(path, ("OpenAI", ErrorAnswer))
     described = f"In {whose}'s words."
     about = (endpoint.body.__doc__ or "") if whose == "Ollama" else _DESCRIPTIONS[endpoint.kind]
+    if path == responses.PATH:
+        about = "Answer a conversation of items: a `response`, or with `stream` its events as they come."
     answered = {"description": described, "content": _answers(endpoint), "headers": _REQUEST_ID}
     name = f"ask_{path.removeprefix('/v1').replace('/', '_').strip('_')}"
     media_type = JSON if endpoint.form is None else _FORM

@@ -21,12 +21,13 @@ from remuda.gateway.anthropic.endpoints import ENDPOINTS as ANTHROPICS
 from remuda.gateway.app import api_routes
 from remuda.gateway.ollama.api import ENDPOINTS as OLLAMA_ENDPOINTS
 from remuda.gateway.openai.endpoints import ENDPOINTS
+from remuda.gateway.responses import endpoints as responses
 from remuda.inference.model import RequestKind
 from tests.integration.api.ops_frontends import our_node
 from tests.support.frontends import LiveFrontend, live_frontend
 
 Json = dict[str, Any]
-ALL_ENDPOINTS = {**ENDPOINTS, **OLLAMA_ENDPOINTS}
+ALL_ENDPOINTS = {**ENDPOINTS, responses.PATH: responses.ENDPOINT, **OLLAMA_ENDPOINTS}
 INFERENCE = [(path, "POST") for path in (*ALL_ENDPOINTS, *ANTHROPICS)]
 MODELS = [("/v1/models", "GET"), ("/v1/models/{id}", "GET")]
 OPERATIONS = sorted(

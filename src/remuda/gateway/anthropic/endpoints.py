@@ -10,11 +10,12 @@ from remuda.gateway.anthropic.rendering import ANTHROPIC
 from remuda.gateway.anthropic.translation import chat_of
 from remuda.gateway.inference.bodies import decoded
 from remuda.gateway.inference.body_errors import Choices
+from remuda.gateway.inference.chat_json import chat_json
 from remuda.gateway.inference.endpoint import ApiEndpoint
 from remuda.gateway.inference.text_sinks import ResponseSink
 from remuda.inference.large_bodies import Slicer
 from remuda.inference.model import InferenceCall, RequestKind
-from remuda.inference.requests import ChatRequest, TokenizeRequest, openai_json
+from remuda.inference.requests import ChatRequest, TokenizeRequest
 
 MESSAGES: Final = "/v1/messages"
 COUNT_TOKENS: Final = "/v1/messages/count_tokens"
@@ -49,7 +50,7 @@ class MessagesRequest(msgspec.Struct, frozen=True):
     shows_thinking: bool = True
 
     def openai_body(self, body: bytes) -> bytes:
-        return _openai_body(self.request)
+        return chat_json(self.request)
 
     def sink(self, call: InferenceCall, response: ResponseSink, slicer: Slicer) -> AnthropicSink:
         return AnthropicSink(call, response, shows_thinking=self.shows_thinking)
@@ -62,19 +63,10 @@ class CountTokensRequest(msgspec.Struct, frozen=True):
 
     def openai_body(self, body: bytes) -> bytes:
         assert isinstance(self.request.prompt, ChatRequest)
-        return _openai_body(self.request.prompt)
+        return chat_json(self.request.prompt)
 
     def sink(self, call: InferenceCall, response: ResponseSink, slicer: Slicer) -> AnthropicSink:
         return AnthropicSink(call, response, shows_thinking=False)
-
-
-def _openai_body(chat: ChatRequest) -> bytes:
-    """Whether to think is a matter of chat templates, as llama.cpp's server and vLLM call it."""
-    written = openai_json(msgspec.structs.replace(chat, metadata=None))
-    if not chat.metadata:
-        return written
-    thinks = chat.metadata["enable_thinking"].encode()
-    return written[:-1] + b',"chat_template_kwargs":{"enable_thinking":%b}}' % thinks
 
 
 def _messages(body: bytes) -> MessagesRequest:

@@ -1,0 +1,1 @@
+"""OpenAI's Responses API: conversations as items, kept for whoever goes on with them."""

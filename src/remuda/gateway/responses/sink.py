@@ -1,0 +1,112 @@
+"""The answer to a request for a response, on its way to the client: told as it comes, or all at once. It is
+kept before its end is told, so that whoever reads of the end finds it."""
+
+from collections.abc import Awaitable, Callable, Sequence
+
+from remuda.gateway.inference.text_sinks import ResponseSink, send_whole
+from remuda.gateway.responses.objects import ResponseHead, ResponseResult, response_object
+from remuda.gateway.responses.rendering import ResponseRenderer
+from remuda.inference.answers import (
+    NOTHING,
+    AnswerFormat,
+    ByteSink,
+    Delta,
+    FinishReason,
+    MediaSink,
+    Score,
+    TextSink,
+    Tokens,
+    Usage,
+    Vector,
+)
+from remuda.inference.model import InferenceCall
+
+KeepResponse = Callable[[ResponseResult], Awaitable[bool]]
+"""Stores a response. False: it could not be."""
+UnixClock = Callable[[], int]  # Unix seconds.
+
+
+class ResponsesSink:
+    """Implements inference.answers.AnswerSink, over a response on which bytes are sent."""
+
+    __slots__ = ("_call", "_head", "_keep", "_now", "_response")
+
+    def __init__(
+        self,
+        call: InferenceCall,
+        response: ResponseSink,
+        head: ResponseHead,
+        keep: KeepResponse | None,
+        now: UnixClock,
+    ) -> None:
+        self._call = call
+        self._response = response
+        self._head = head
+        self._keep = keep
+        self._now = now
+
+    @property
+    def begun(self) -> bool:
+        return self._response.begun
+
+    def relay(self, written: AnswerFormat) -> ByteSink | None:
+        return None
+
+    def texts(self, count: int) -> TextSink:
+        return _Texts(self._call.stream, self._response, self._head, self._keep, self._now)
+
+    async def vectors(self, vectors: Sequence[Vector], usage: Usage) -> None:
+        raise AssertionError("no response is answered with vectors")
+
+    async def scores(self, scores: Sequence[Score], usage: Usage) -> None:
+        raise AssertionError("no response is answered with scores")
+
+    async def tokens(self, tokens: Tokens) -> None:
+        raise AssertionError("no response is answered with tokens")
+
+    def media(self) -> MediaSink:
+        raise AssertionError("no response is answered with media")
+
+
+class _Texts:
+    """Implements inference.answers.TextSink. There is one answer to a request."""
+
+    def __init__(
+        self,
+        streams: bool,
+        response: ResponseSink,
+        head: ResponseHead,
+        keep: KeepResponse | None,
+        now: UnixClock,
+    ) -> None:
+        self._streams = streams
+        self._response = response
+        self._head = head
+        self._keep = keep
+        self._now = now
+        self._renderer = ResponseRenderer(head, streams=streams, store=keep is not None)
+        self._begun = False
+        self._closing = b""
+
+    async def write(self, index: int, delta: Delta) -> None:
+        if told := self._renderer.piece(delta):
+            await self._send(told)
+
+    async def finish(self, index: int, reason: FinishReason, last: Delta = NOTHING) -> None:
+        self._closing = self._renderer.closing(reason, last)
+
+    async def end(self, usage: Usage) -> None:
+        outcome = self._renderer.outcome(usage, self._now())
+        if self._streams and self._closing:
+            await self._send(self._closing)
+        kept = await self._keep(outcome) if self._keep is not None else False
+        if self._streams:
+            await self._send(self._renderer.ending(outcome, store=kept))
+        else:
+            await send_whole(self._response, response_object(self._head, outcome, store=kept))
+
+    async def _send(self, data: bytes) -> None:
+        if not self._begun:
+            await self._response.begin(200, self._renderer.stream_type)
+            self._begun = True
+        await self._response.write(data)
