@@ -25,7 +25,7 @@ from remuda.fleet.verdicts import is_localai
 from remuda.models.config import ModelConfig
 from remuda.models.memory import effective_context
 from remuda.models.paths import check_absolute_paths
-from remuda.ops.model import Ending, Kind, NotNeeded, Step
+from remuda.ops.model import DoneWithNote, Ending, Kind, NotNeeded, Step
 from remuda.scheduler.catalogue import Catalogued, ModelCatalogue, names_file
 from remuda.scheduler.load_ops import target_of
 from remuda.scheduler.model import HTTP, Replica, ReplicaState, endpoint_of, worker_endpoint
@@ -38,7 +38,8 @@ from remuda.scheduler.ports import (
     WorkerCommands,
     WorkerHttp,
 )
-from remuda.scheduler.stager import Stager
+from remuda.scheduler.stager import Staged, Stager
+from remuda.scheduler.staging import taken_words
 from remuda.scheduler.unloader import Unloader
 from remuda.scheduler.worker_calls import Installing, stop_given_up, stop_process, until_vanished
 from remuda.wire.backends import BackendInstall, BackendInstallReply
@@ -88,8 +89,8 @@ class Loader:
         self._deps = deps
 
     async def load(self, step: Step) -> Ending:
-        """None when the replica answers. Any other end leaves no row, and no process: one that refused its
-        model would hold memory unseen."""
+        """None or a note when the replica answers. Any other end leaves no row, and no process: one that
+        refused its model would hold memory unseen."""
         found = await self._claimed(step)
         if not isinstance(found, tuple):
             return found
@@ -106,7 +107,9 @@ class Loader:
         if problem is not None:
             stop = not task.vanished and (task.overdue or bool(task.replica.address))
             await self._abandon(task.replica, stop=stop)
-        return problem
+            return problem
+        words = taken_words(task.staged.taken)
+        return DoneWithNote(words) if words else None
 
     async def _claimed(self, step: Step) -> tuple[Replica, Catalogued] | Problem | NotNeeded:
         key = target_of(step).key
@@ -153,7 +156,7 @@ class _Load:
         self._deps = deps
         self._step = step
         self._model = model
-        self._pushed_to = ""  # The folder of models of a peer, once its files are there.
+        self.staged = Staged()
         self._load_limit = load_limit(model.need().weights_bytes, deps.limits.load)
         self._installing = Installing(deps.worker, step, self._standing, deps.progress)
 
@@ -211,7 +214,7 @@ class _Load:
             self._check_paths(await self._standing())
             await self._room()
             if self._deps.stager is not None and not self._deps.shared:
-                self._pushed_to = await self._deps.stager.stage(self._step, self._model, self._installing)
+                self.staged = await self._deps.stager.stage(self._step, self._model, self._installing)
             standing = await self._standing()
             reply = await self._process(standing)
             await self._write(_running(self.replica, reply, standing))
@@ -308,8 +311,9 @@ class _Load:
         config, report = self._model.config, current_report(standing.node)
         context = effective_context(config, self._model.weights.header)
         if is_localai(standing.node) and not self._deps.shared:
-            pushed = f"{self._pushed_to}/{config.file.lstrip('/')}" if self._pushed_to else ""
-            return Place(self._pushed_to, pushed, context, _PEER_THREADS)
+            folder = self.staged.folder
+            pushed = f"{folder}/{config.file.lstrip('/')}" if folder else ""
+            return Place(folder, pushed, context, _PEER_THREADS)
         folder = "" if report is None else report.models_path
         if self._deps.shared or not folder:
             folder = str(self._deps.catalogue.models_path)

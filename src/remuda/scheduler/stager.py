@@ -4,9 +4,10 @@ from where the model was installed from, if anyone may read it there. No credent
 To a LocalAI worker, which does not fetch, they are pushed.
 """
 
+from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Final
@@ -25,11 +26,12 @@ from remuda.models.file_hashes import FileHashes
 from remuda.models.files import NeededFile
 from remuda.ops.model import OpId, Step
 from remuda.scheduler.catalogue import Catalogued, ModelCatalogue
-from remuda.scheduler.file_holders import FileHolders
+from remuda.scheduler.file_holders import STORAGE, FileHolders
 from remuda.scheduler.file_room import FileRoom
 from remuda.scheduler.model import Replica, ReplicaState
 from remuda.scheduler.ports import FileCommands, FilePush, HashingProgress, ReplicaRows
 from remuda.scheduler.staging import (
+    A_FRONTEND,
     Arrivals,
     Began,
     arrivals_elsewhere,
@@ -37,6 +39,7 @@ from remuda.scheduler.staging import (
     began_of,
     files_on,
     givers,
+    origin_name,
     pushable,
 )
 from remuda.scheduler.staging_broadcasts import StagingBroadcasts
@@ -82,32 +85,39 @@ class StagerDeps:
     told: StagingBroadcasts | None = None  # Other frontends, of how far it is.
 
 
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """`folder` is the folder of models on a node that files were pushed to; empty: its worker tells by
+    itself. `taken` is how many bytes came from whom, in words."""
+
+    folder: str = ""
+    taken: Mapping[str, int] = field(default_factory=dict)
+
+
 class Stager:
     def __init__(self, deps: StagerDeps) -> None:
         self._deps = deps
         self._nodes = ObservedNodes()
         self._arrivals = Arrivals()
 
-    async def stage(self, step: Step, model: Catalogued, asking: Installing) -> str:
-        """The folder of models on a node that files were pushed to; empty: its worker tells by itself.
-
-        StagingFailed with the worker's own words. Nothing is done where a node cannot fetch, or what it
+    async def stage(self, step: Step, model: Catalogued, asking: Installing) -> Staged:
+        """StagingFailed with the worker's own words. Nothing is done where a node cannot fetch, or what it
         needs is not known: its backend finds the model by itself then, or says that it does not."""
         views = await self._views()
         view = views.get(step.node)
         if view is None:
-            return ""
+            return Staged()
         files = await self._deps.holders.needed(model, list(views.values()))
         own = view.standing.node.machine_id in self._deps.here
         if own and all(file.here for file in files):
-            return ""
+            return Staged()
         told = self._deps.told
         with nullcontext() if told is None or not files else told.of(step, model.config.id):
             if is_localai(view.standing.node):
-                return await self._push(step, model, files, view.standing.node)
+                return Staged(await self._push(step, model, files, view.standing.node))
             if view.report is not None and view.report.fetches_files:
-                await self._have_fetched(step, model, files, view, asking)
-        return ""
+                return Staged(taken=await self._have_fetched(step, model, files, view, asking))
+        return Staged()
 
     async def _have_fetched(
         self,
@@ -116,7 +126,7 @@ class Stager:
         files: Sequence[NeededFile],
         view: ObservedNode,
         asking: Installing,
-    ) -> None:
+    ) -> Mapping[str, int]:
         assert view.report is not None, "its report says that it fetches"
         found = files_on(files, view.report)
         # What seems to be there is verified, too: of another file with this name and size nothing else tells.
@@ -130,8 +140,10 @@ class Stager:
         if found.differs:
             raise StagingFailed(f"{step.node_name}: {found.differs}")
         await self._make_room(step, model, found.lacking, view.report)
+        taken: Counter[str] = Counter()
         for start in range(0, len(wanted), _FILES_AT_ONCE):
-            await self._bring(step, model, wanted[start : start + _FILES_AT_ONCE], view, asking)
+            taken += await self._bring(step, model, wanted[start : start + _FILES_AT_ONCE], view, asking)
+        return taken
 
     async def _make_room(
         self, step: Step, model: Catalogued, lacking: Sequence[NeededFile], report: Report
@@ -195,8 +207,9 @@ class Stager:
         files: Sequence[NeededFile],
         view: ObservedNode,
         asking: Installing,
-    ) -> None:
-        """Asked again, with fresh addresses, for as long as that brings more of them."""
+    ) -> Counter[str]:
+        """How many bytes came from whom. Asked again, with fresh addresses, for as long as that brings more
+        of them."""
         hashed = [replace(file, sha256=await self._sha256(step, file, view.standing.node)) for file in files]
         began = next((began_of(row) for row in await self._rows() if row.op == step.op), None)
         with self._arrivals.of({file.sha256 for file in hashed}, step.node, began or _JUST_NOW):
@@ -205,7 +218,7 @@ class Stager:
                 request = await self._request(step, model, hashed, view)
                 reply = await self._answer(step, request, view, asking)
                 if reply.success:
-                    return
+                    return Counter({one.source: one.size for one in reply.taken})
                 reason = await self._with_names(reply.error)
                 if self._deps.progress.moved(step) == before or reply.code not in _AGAIN:
                     raise StagingFailed(
@@ -281,17 +294,19 @@ class Stager:
         nodes = list((await self._views()).values())
         here = {file.path for file in await self._deps.catalogue.files(model) if file.here}
         coming = await self._coming(step)
-        signed = [
-            WantedFile(
-                path=file.path,
-                size=file.size,
-                sha256=file.sha256,
-                sources=await self._sources(
-                    model.config.id, replace(file, here=file.path in here), nodes, view, coming
-                ),
+        signed: list[WantedFile] = []
+        for file in files:
+            known = replace(file, here=file.path in here)
+            sources = await self._sources(model.config.id, known, nodes, view, coming)
+            signed.append(
+                WantedFile(
+                    path=file.path,
+                    size=file.size,
+                    sha256=file.sha256,
+                    sources=tuple(url for url, _ in sources),
+                    source_names=tuple(name for _, name in sources),
+                )
             )
-            for file in files
-        ]
         return FilesFetch(model=model.config.id, op_id=step.op, attempt=step.attempt, files=tuple(signed))
 
     async def _rows(self) -> Sequence[Replica]:
@@ -322,18 +337,21 @@ class Stager:
         nodes: Sequence[ObservedNode],
         view: ObservedNode,
         coming: "_Coming",
-    ) -> tuple[str, ...]:
-        """Other nodes first: they spare the frontends. The origin last: it may ask for a credential."""
+    ) -> list[tuple[str, str]]:
+        """Addresses with what people call them. Other nodes first: they spare the frontends. The origin last:
+        it may ask for a credential."""
         receiver = view.standing.node
         expires = int((self._deps.clock.now() + _VALID).timestamp())
         grant = FileGrant(file.path, file.size, file.sha256, receiver.id, expires)
         stored = await self._deps.holders.stored_at(model, file)
-        urls = [*self._at_nodes(grant, file, nodes, receiver, coming), *([stored] if stored else [])]
+        found = self._at_nodes(grant, file, nodes, receiver, coming)
+        found += [(stored, STORAGE)] if stored else []
         at_frontends = signed_path(FRONTEND_PATH, self._deps.tokens.model_files, grant)
         others = [f"{url}{at_frontends}" for url in self._deps.holders.frontends(file)[:_FRONTENDS_MAX]]
         if file.here or others:  # Where the worker has registered, the file may be as well.
-            urls.append(at_frontends)
-        return (*urls, *others, *([file.origin] if file.origin else []))
+            found.append((at_frontends, A_FRONTEND))
+        found += [(url, A_FRONTEND) for url in others]
+        return [*found, *([(file.origin, origin_name(file.origin))] if file.origin else [])]
 
     def _at_nodes(
         self,
@@ -342,7 +360,7 @@ class Stager:
         nodes: Sequence[ObservedNode],
         receiver: Node,
         under_way: "_Coming",
-    ) -> list[str]:
+    ) -> list[tuple[str, str]]:
         arrivals, tokens, sha256 = self._arrivals, self._deps.tokens, file.sha256
         arrivals.takes(sha256, receiver.id, None)
         elsewhere = arrivals_elsewhere(file, under_way.rows, under_way.files_of)
@@ -354,11 +372,11 @@ class Stager:
         ]
         if found:
             arrivals.takes(sha256, receiver.id, found[0][0].node.id)
-        urls: list[str] = []
+        places: list[tuple[str, str]] = []
         for one, token in found:
             url = f"http://{one.node.http_address}{signed_path(WORKER_PATH, token, grant)}"
-            urls.append(url if one.whole else coming_within(url, _COMING_S))
-        return urls
+            places.append((url if one.whole else coming_within(url, _COMING_S), one.node.name))
+        return places
 
 
 @dataclass(frozen=True, slots=True)

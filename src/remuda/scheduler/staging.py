@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Final
+from urllib.parse import urlsplit
 
 from remuda.core.errors import Invalid
 from remuda.core.ids import NodeId
@@ -19,9 +20,12 @@ from remuda.models.paths import named_files
 from remuda.ops.model import OpId
 from remuda.scheduler.model import Replica, ReplicaState
 from remuda.wire.nodes import ModelFile, Report
+from remuda.wire.sizes import install_size
 
 THIS_FRONTEND: Final = "this frontend"
+A_FRONTEND: Final = "a frontend"
 _LONG_AGO: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_TAKEN_SHOWN_MAX: Final = 4
 _GIVERS_MAX: Final = 3  # Beside the frontend: one that fails is rarely followed by two more.
 
 
@@ -206,6 +210,20 @@ class Arrivals:
     def takes(self, sha256: str, node: NodeId, giver: NodeId | None) -> None:
         if node in self._coming.get(sha256, {}):
             self._coming[sha256][node] = giver
+
+
+def origin_name(url: str) -> str:
+    """What people call the place that a model was installed from."""
+    return urlsplit(url).hostname or "the package index"
+
+
+def taken_words(taken: Mapping[str, int]) -> str:
+    """`48.0 MiB came from attic, 2.0 MiB from object storage`; empty: nothing did."""
+    found = sorted(((size, name) for name, size in taken.items() if size), key=lambda one: (-one[0], one[1]))
+    parts = [f"{install_size(size)} from {name}" for size, name in found[:_TAKEN_SHOWN_MAX]]
+    if rest := sum(size for size, _ in found[_TAKEN_SHOWN_MAX:]):
+        parts.append(f"{install_size(rest)} from others")
+    return ", ".join(parts).replace(" from ", " came from ", 1)
 
 
 def pushable(files: Sequence[NeededFile], peer: Node) -> bool:

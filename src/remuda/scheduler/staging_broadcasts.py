@@ -32,7 +32,8 @@ TOLD_EVERY_S: Final = 1.0  # Of bytes alone; the beginning and end of a file are
 FORGOTTEN_S: Final = 60.0  # After the last message of a staging.
 _HEARD_MAX: Final = 1000  # Models; the one heard longest ago is forgotten first.
 _LOOK_S: Final = 0.1
-_FILE: Final = re.compile(r"^\w+ \d{1,6}/\d{1,6} (.+)$")  # `Copying 1/2 qwen.gguf`
+_FILE: Final = re.compile(r"^\w+ \d{1,6}/\d{1,6} (.+?)(?: \(from [^()]+\))?$")
+"""`Copying 1/2 q.gguf (from attic)`"""
 
 
 class LiveBoard(Protocol):

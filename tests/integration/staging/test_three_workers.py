@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.integration.staging.fleet import Fleet, fleet
+from tests.support.processes import Json
 from tests.support.waiting import wait_until_blocking
 
 SIZE = 3 << 20
@@ -14,6 +15,14 @@ SIZE = 3 << 20
 def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     with fleet(tmp_path_factory.mktemp("three"), ("one", "two", "three")) as started:
         yield started
+
+
+def reasons(fleet: Fleet, model: str) -> dict[str, str]:
+    """How its loads ended on their nodes."""
+    found: list[Json] = fleet.frontend.get("/api/ops")["operations"]
+    loads = [op["id"] for op in found if op["kind"] == "load" and op["model"] == model]
+    steps = [step for op in loads for step in fleet.frontend.get(f"/api/ops/{op}")["steps"]]
+    return {step["node_name"]: step.get("reason", "") for step in steps}
 
 
 def test_file_arrives_at_one_worker_and_the_second_gets_it_from_the_first(three: Fleet) -> None:
@@ -30,6 +39,8 @@ def test_file_arrives_at_one_worker_and_the_second_gets_it_from_the_first(three:
     (second,) = set(three.having("numbers.bin")) - {first}
     assert three.file(second, "numbers.bin").read_bytes() == content
     assert three.sources_of(second) == [first]
+    said = {first: "3.0 MiB came from a frontend", second: f"3.0 MiB came from {first}"}
+    wait_until_blocking(lambda: reasons(three, "numbers") == said, what="where the bytes came from")
 
 
 def test_file_that_a_person_has_put_on_one_node_alone_arrives_at_another(three: Fleet) -> None:

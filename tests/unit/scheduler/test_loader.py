@@ -9,13 +9,13 @@ import pytest
 from remuda.core.errors import NodeUnreachable, Problem
 from remuda.core.ids import BootId
 from remuda.models.reading import read_model
-from remuda.ops.model import NotNeeded, OpId, Step, UnloadCause, UnloadReason
+from remuda.ops.model import DoneWithNote, NotNeeded, OpId, Step, UnloadCause, UnloadReason
 from remuda.scheduler.catalogue import Catalogued
 from remuda.scheduler.load_ops import target_of
 from remuda.scheduler.loader import Loader, LoadLimits
 from remuda.scheduler.model import ReplicaState, StoredModel
 from remuda.scheduler.ports import Place
-from remuda.scheduler.stager import Stager
+from remuda.scheduler.stager import Staged, Stager
 from remuda.scheduler.worker_calls import Installing
 from remuda.wire.backends import BackendInstallReply
 from remuda.wire.models import ModelStop, ModelStopReply, RunningModel
@@ -108,10 +108,11 @@ class _Counted(Stager):
 
     def __init__(self) -> None:
         self.asked = 0
+        self.staged = Staged()
 
-    async def stage(self, step: Step, model: Catalogued, asking: Installing) -> str:
+    async def stage(self, step: Step, model: Catalogued, asking: Installing) -> Staged:
         self.asked += 1
-        return ""
+        return self.staged
 
 
 @pytest.mark.parametrize(("shared", "asked"), [(True, 0), (False, 1)])
@@ -120,6 +121,13 @@ async def test_with_one_folder_of_models_for_all_nothing_moves(rig: Rig, shared:
     _, step = await rig.claimed()
     assert await rig.loader(shared=shared, stager=stager).load(step) is None
     assert stager.asked == asked
+
+
+async def test_load_says_where_the_bytes_came_from(rig: Rig) -> None:
+    stager = _Counted()
+    stager.staged = Staged(taken={"attic": 3 << 20, "object storage": 0})
+    _, step = await rig.claimed()
+    assert await rig.loader(stager=stager).load(step) == DoneWithNote("3.0 MiB came from attic")
 
 
 async def test_peer_whose_folder_nobody_knows_is_told_no_paths(rig: Rig) -> None:

@@ -9,7 +9,7 @@ from remuda.fleet.verdicts import ObservedNode
 from remuda.models.files import NeededFile
 from remuda.scheduler.model import FilesTold, Need, Placed, Unplaceable
 from remuda.scheduler.placement import place
-from remuda.scheduler.staging import NOTHING_TO_COPY, CopyPlan, copy_plan, givers
+from remuda.scheduler.staging import NOTHING_TO_COPY, CopyPlan, copy_plan, givers, taken_words
 from remuda.wire.nodes import CutOffFile, ModelFile, Report
 from tests.unit.scheduler.offering import an_offer
 from tests.unit.scheduler.standing import a_view
@@ -147,3 +147,24 @@ def test_node_with_another_file_of_that_name_is_refused() -> None:
     refused = place(NEED, [an_offer("other", has_file=False, differs="q.gguf there is another file")])
     assert isinstance(refused, Unplaceable)
     assert refused.reasons == {"other": "q.gguf there is another file"}
+
+
+@pytest.mark.parametrize(
+    ("taken", "words"),
+    [
+        ({}, ""),
+        ({"attic": 0}, ""),
+        (
+            {"attic": 2 << 20, "object storage": 5 << 20},
+            "5.0 MiB came from object storage, 2.0 MiB from attic",
+        ),
+        (
+            dict.fromkeys("abcdef", 1 << 20),
+            ", ".join(
+                ["1.0 MiB came from a", *(f"1.0 MiB from {one}" for one in "bcd"), "2.0 MiB from others"]
+            ),
+        ),
+    ],
+)
+def test_where_bytes_came_from_is_told_in_words(taken: dict[str, int], words: str) -> None:
+    assert taken_words(taken) == words

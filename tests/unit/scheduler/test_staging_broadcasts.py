@@ -111,6 +111,11 @@ def test_status_has_the_current_file_and_the_share_of_all() -> None:
     }
 
 
+def test_source_of_a_file_is_no_part_of_its_name() -> None:
+    named = replace(LIVE, file_name="Copying 2/3 parts/q (1).gguf (from object storage)")
+    assert staging_status("qwen", "attic", named, NOON).file_name == "parts/q (1).gguf"
+
+
 def test_nothing_is_said_to_have_arrived_while_a_file_is_hashed() -> None:
     hashing = replace(LIVE, phase="hashing", file_name="Hashing q.gguf", file_size=0, rate_bytes_s=None)
     status = staging_status("qwen", "attic", hashing, NOON)

@@ -10,7 +10,7 @@ from anyio.to_thread import run_sync
 from remuda.core.clock import Clock
 from remuda.core.errors import Invalid
 from remuda.wire.backends import InstallProgress
-from remuda.wire.files import FilePhase, FilesFetch, FilesFetchReply
+from remuda.wire.files import FilePhase, FilesFetch, FilesFetchReply, TakenBytes
 from remuda.wire.sizes import install_size
 from remuda.worker.commands.running_work import RunningAttempt, WorkInHand
 from remuda.worker.staging.dropping import FetchedFiles
@@ -33,6 +33,18 @@ class FetchSteps:
         self._done = dict.fromkeys(self._sizes, 0)
         self._total = sum(self._sizes.values())
         self._seq = 0
+        self._sources: dict[str, str] = {}  # Of each file, the last that was asked.
+        self._taken: dict[str, int] = {}
+
+    def took(self, path: str, source: str, size: int) -> None:
+        self._sources[path] = source
+        self._taken[source] = self._taken.get(source, 0) + size
+
+    @property
+    def taken(self) -> tuple[TakenBytes, ...]:
+        """From each source, the largest first; what sent nothing is left out."""
+        found = sorted(self._taken.items(), key=lambda one: (-one[1], one[0]))
+        return tuple(TakenBytes(source=source, size=size) for source, size in found if size)
 
     def reached(self, phase: FilePhase, path: str, done_bytes: int) -> InstallProgress:
         """Files arrive side by side: the bytes are those of all of them. What is read again on this machine
@@ -46,11 +58,12 @@ class FetchSteps:
         self._seq = max(self._seq + 1, int(self._clock.now().timestamp() * 1000))
         number = list(self._sizes).index(path) + 1
         verb = "Copying" if phase is FilePhase.STAGING else "Checking"
+        source = self._sources.get(path, "") if phase is FilePhase.STAGING else ""
         if phase is FilePhase.HASHING:
             done, total = done_bytes, self._sizes[path]
         return InstallProgress(
             op_id=self._op_id,
-            file_name=f"{verb} {number}/{len(self._sizes)} {path}",
+            file_name=f"{verb} {number}/{len(self._sizes)} {path}{f' (from {source})' if source else ''}",
             current=install_size(done),
             total=install_size(total),
             percentage=self.overall,
@@ -92,13 +105,13 @@ class FetchCommand:
             self._work.cancel(request.op_id)
         try:
             async with turn:
-                await self._fetch(request, files)
+                taken = await self._fetch(request, files)
         finally:
             if not turn.statistics().tasks_waiting:
                 self._turns.pop(request.op_id, None)
-        return FilesFetchReply(success=True)
+        return FilesFetchReply(success=True, taken=taken)
 
-    async def _fetch(self, request: FilesFetch, files: Sequence[CheckedFile]) -> None:
+    async def _fetch(self, request: FilesFetch, files: Sequence[CheckedFile]) -> tuple[TakenBytes, ...]:
         steps = FetchSteps(request, self._fetcher.clock)
         async with self._work.attempting("fetch", request, reported=False, tally=steps) as attempt:
 
@@ -106,9 +119,10 @@ class FetchCommand:
                 _tell(attempt, steps, phase, path, done_bytes)
 
             await run_sync(self._fetched.needed, request.files, request.model)
-            await self._fetcher.fetch(files, on_file)
+            await self._fetcher.fetch(files, on_file, steps.took)
             await run_sync(partial(self._fetched.needed, request.files, request.model, verified=True))
         await self._placed()
+        return steps.taken
 
 
 def _tell(attempt: RunningAttempt, steps: FetchSteps, phase: FilePhase, path: str, done_bytes: int) -> None:

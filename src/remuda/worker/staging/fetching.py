@@ -23,7 +23,7 @@ from remuda.core.clock import Clock
 from remuda.core.errors import Conflict, Invalid, RemudaError
 from remuda.models.file_hashes import FileHashes
 from remuda.models.files import ManifestFile, path_fault
-from remuda.oci.blobs import BlobStore, WantedBlob
+from remuda.oci.blobs import BlobStore, OnBytes, WantedBlob
 from remuda.oci.client import RegistryClient
 from remuda.oci.disk import Partial, require_headroom
 from remuda.oci.fetch import fetch_blob
@@ -35,7 +35,14 @@ from remuda.worker.files.sidecars import keep_hash
 from remuda.worker.files.tree import Tree
 from remuda.worker.staging.placed import PlacedFiles
 from remuda.worker.staging.placing import Copying, place, store_root
-from remuda.worker.staging.sources import SOURCES_MAX, FileSources, checked_source
+from remuda.worker.staging.sources import (
+    SOURCES_MAX,
+    FileSources,
+    NamedSource,
+    OnTaken,
+    SourcesOfFile,
+    checked_source,
+)
 
 log = structlog.get_logger(__name__)
 
@@ -53,7 +60,7 @@ OnFile = Callable[[FilePhase, str, int], None]
 class CheckedFile:
     file: ManifestFile
     parts: tuple[str, ...]
-    sources: tuple[str, ...]
+    sources: tuple[NamedSource, ...]
 
     @property
     def path(self) -> str:
@@ -98,13 +105,19 @@ class ModelFetcher:
             file = ManifestFile(path=wanted.path, size=wanted.size, sha256=wanted.sha256)
         except ValueError:
             raise Invalid(f"{wanted.path}: size and SHA-256 must be given") from None
+        names = (*wanted.source_names, *("" for _ in wanted.sources))
         try:
-            sources = [checked_source(one, self._frontend) for one in wanted.sources[:SOURCES_MAX]]
+            sources = [
+                NamedSource(checked_source(url, self._frontend), name)
+                for url, name in zip(wanted.sources[:SOURCES_MAX], names, strict=False)
+            ]
         except Invalid as error:
             raise Invalid(f"{wanted.path}: {error.message}") from None
         return CheckedFile(file, checked_parts(wanted.path), tuple(sources))
 
-    async def fetch(self, files: Sequence[CheckedFile], on_file: OnFile) -> None:
+    async def fetch(
+        self, files: Sequence[CheckedFile], on_file: OnFile, on_taken: OnTaken = lambda *_: None
+    ) -> None:
         """Raises Conflict for a file that a person has put there and that differs, DiskFull before the first
         byte, and what the sources said when none has a file."""
         store = BlobStore(await run_sync(store_root, self._models))
@@ -115,7 +128,7 @@ class ModelFetcher:
             return
         await run_sync(_check_room, store, lacking)
         with ExitStack() as holds:
-            blobs = await self._bring(lacking, store, holds, on_file)
+            blobs = await self._bring(lacking, store, holds, on_file, on_taken)
             placed = PlacedFiles(self._models, store.root)
             hashes = {file.path: file.file.sha256 for file in lacking}
             await run_sync(self._check_replaceable, placed, found)
@@ -128,7 +141,12 @@ class ModelFetcher:
         await run_sync(self._settle, store, lacking)
 
     async def _bring(
-        self, files: Sequence[CheckedFile], store: BlobStore, holds: ExitStack, on_file: OnFile
+        self,
+        files: Sequence[CheckedFile],
+        store: BlobStore,
+        holds: ExitStack,
+        on_file: OnFile,
+        on_taken: OnTaken,
     ) -> dict[str, Path]:
         """The first failure ends the others: what has come of them is kept, and gone on with."""
         blobs: dict[str, Path] = {}
@@ -139,7 +157,8 @@ class ModelFetcher:
         async def bring(file: CheckedFile) -> None:
             async with slots:
                 try:
-                    blobs[file.path] = await self._fetch(file, store, sources, holds, on_file)
+                    opened = partial(sources.of, file.path, file.file.size, file.sources, on_taken=on_taken)
+                    blobs[file.path] = await self._fetch(file, store, opened, holds, on_file)
                 except RemudaError as error:
                     failures.append(error)
                     tasks.cancel_scope.cancel()
@@ -206,12 +225,12 @@ class ModelFetcher:
         self,
         file: CheckedFile,
         store: BlobStore,
-        sources: FileSources,
+        sources: Callable[[OnBytes], SourcesOfFile],
         holds: ExitStack,
         on_file: OnFile,
     ) -> Path:
-        digest, path, size = file.file.digest, file.path, file.file.size
-        wanted = WantedBlob(path, digest, digest, size)
+        digest, path = file.file.digest, file.path
+        wanted = WantedBlob(path, digest, digest, file.file.size)
         reread: list[Partial] = []  # What an earlier life has left is hashed before more of it is fetched.
 
         def on_bytes(done: int) -> None:
@@ -222,7 +241,7 @@ class ModelFetcher:
             for one in reread:
                 on_file(FilePhase.HASHING, path, one.size)
 
-        opened = sources.of(path, size, file.sources, on_bytes).opened
+        opened = sources(on_bytes).opened
         retry, entropy = self._client.retry, self._client.entropy
         while True:  # Once more if it was swept between arriving and being held.
             async with _telling(tell):

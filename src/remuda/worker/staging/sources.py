@@ -5,6 +5,7 @@ fails, each from the byte that the last one reached. Failures name the source an
 import os
 from collections.abc import AsyncIterator, Callable, Sequence, Set
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -27,7 +28,16 @@ _WHEEL: Final = "pypi:"
 _ELSEWHERE: Final = (RegistryFailed, NotFound, Unauthorized, Forbidden, Misconfigured, ContentRefused)
 """Failures after which another source may still have the file."""
 
+OnTaken = Callable[[str, str, int], None]
+"""Of a file, by its path: the source that is asked for it, and how much more has come from there."""
+
 Opener = Callable[[int], AbstractAsyncContextManager[BodyStream]]
+
+
+@dataclass(frozen=True, slots=True)
+class NamedSource:
+    url: str
+    name: str = ""  # What people call it; empty: its address.
 
 
 def checked_source(text: str, frontend_url: str) -> str:
@@ -55,14 +65,17 @@ class FileSources:
         self._store = store
         self._own_storage = URL(own_storage).origin() if own_storage else None
 
-    def of(self, path: str, size: int, sources: Sequence[str], on_bytes: OnBytes) -> "SourcesOfFile":
+    def of(
+        self, path: str, size: int, sources: Sequence[NamedSource], on_bytes: OnBytes, on_taken: OnTaken
+    ) -> "SourcesOfFile":
         places: dict[str, Opener] = {}
+        names: dict[str, str] = {}
         for source in sources:
-            name, opener = self._place(source, on_bytes)
-            while name in places:
-                name = f"{name} (again)"
-            places[name] = opener
-        return SourcesOfFile(path, size, places)
+            address, opener = self._place(source.url, on_bytes)
+            while address in places:
+                address = f"{address} (again)"
+            places[address], names[address] = opener, source.name or address
+        return SourcesOfFile(path, size, places, lambda place, size: on_taken(path, names[place], size))
 
     def _place(self, source: str, on_bytes: OnBytes) -> tuple[str, Opener]:
         if source.startswith(_WHEEL):
@@ -95,8 +108,11 @@ class FileSources:
 class SourcesOfFile:
     """`opened` is what fetch_blob asks."""
 
-    def __init__(self, path: str, size: int, places: dict[str, Opener]) -> None:
+    def __init__(
+        self, path: str, size: int, places: dict[str, Opener], on_taken: Callable[[str, int], None]
+    ) -> None:
         self._path = path
+        self._on_taken = on_taken
         self._size = size
         self._places = places
 
@@ -116,6 +132,7 @@ class SourcesOfFile:
                     failures.append((name, error))
                     continue
                 log.info("model_file_fetched_from", file=self._path, source=name, offset=offset)
+                self._on_taken(name, 0)
                 yield BodyStream(stream.offset, stream.total, partial(self._told, name, stream), name)
                 return
         raise self._failed(offset, failures)
@@ -125,6 +142,7 @@ class SourcesOfFile:
         try:
             async for chunk in stream.chunks():
                 reached += len(chunk)
+                self._on_taken(name, len(chunk))
                 yield chunk
         except RegistryFailed as error:
             raise RegistryFailed(
