@@ -30,7 +30,8 @@ from remuda.core.errors import (
 )
 from remuda.core.os_errors import os_reason
 from remuda.hubs.local_files import list_files
-from remuda.model_installs.naming import default_name, uploaded_name
+from remuda.model_installs.arrival import Arrival, described
+from remuda.model_installs.naming import default_name, folder_of, uploaded_name
 from remuda.model_installs.upload_rules import FILES_OF_MODEL_MAX, IDLE_MAX, written_metadata
 from remuda.models.gguf_file import find_projector, open_gguf
 from remuda.models.source_refs import LocalPath
@@ -100,6 +101,7 @@ def model_files(place: Path) -> list[FileToSend]:
                 f"{place} has no model in it",
                 hint="a model is a GGUF file, or a folder with config.json and safetensors",
             )
+        _check_folder(place.resolve(), [one.path for one in found])
     else:
         model = open_gguf(place)
         projector = find_projector(model)
@@ -108,6 +110,13 @@ def model_files(place: Path) -> list[FileToSend]:
     if len(found) > FILES_OF_MODEL_MAX:
         raise Invalid(f"{place} has {len(found)} files; an upload has at most {FILES_OF_MODEL_MAX}")
     return found
+
+
+def _check_folder(folder: Path, paths: Sequence[str]) -> None:
+    """Invalid for one that could not be installed, before anything is sent."""
+    name = folder.name
+    if folder_of(name) == name:  # Else its files will be in a folder of another name there.
+        described(Arrival(name, folder.parent, [f"{name}/{path}" for path in paths]))
 
 
 def _hashed(files: Sequence[FileToSend], *, quiet: bool) -> list[FileToSend]:

@@ -51,7 +51,7 @@ from remuda.ops.model import (
     State,
     Step,
 )
-from remuda.ops.ports import UNCOUNTED, Figures, Filter, OpSignal, OpStore, Submitted
+from remuda.ops.ports import UNCOUNTED, Figures, Filter, OpSignal, OpStore, Submitted, View
 from remuda.scheduler.model import StoredModel
 from remuda.scheduler.service import being_installed
 from remuda.wire.sizes import parse_size
@@ -146,6 +146,8 @@ class ModelInstalls:
     async def install(self, request: InstallRequest) -> Submitted:
         """The operation that installs it; one that is under way is joined. NotFound for a name that no
         gallery has; Conflict when there is another model of this name, or one is being installed."""
+        if (under_way := await self._under_way(request)) is not None:
+            return Submitted(under_way, joined=True)
         wanted = await self.wanted(request)
         await self._check(wanted)
         source = Source("", uri=str(wanted.source), name=wanted.name, model=wanted.spec)
@@ -157,10 +159,21 @@ class ModelInstalls:
         models = [one for one in await self._store.models() if request.name in ("", one.name)]
         if any(one.name == request.what for one in models):
             return request.what
+        if await self._under_way(request) is not None:
+            return ""
         wanted = await self.wanted(request)
         source = str(wanted.source)
         same = (one for one in models if one.manifest is not None and one.manifest.source == source)
         return next((one.name for one in same), "")
+
+    async def _under_way(self, request: InstallRequest) -> View | None:
+        """What installs the model of this name, where only its own source knows it by that name."""
+        what = request.what.strip()
+        if is_source(what) or request.name not in ("", what):
+            return None
+        live = Filter(finished=False, kinds=_INSTALLS, model=what, limit=1)
+        views = await self._operations.views(live)
+        return views[0] if views and find(await self._galleries(what), what) is None else None
 
     async def check_upload(self, name: str, upload: str) -> None:
         """Before the first byte: Conflict where it could not be installed under this name."""

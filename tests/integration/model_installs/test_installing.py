@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from remuda.core.errors import Conflict, Invalid, NotFound
+from remuda.model_installs.service import InstallRequest
 from remuda.models.reading import read_model
 from remuda.oci import disk
 from remuda.ops.model import State, Wish
@@ -130,6 +131,21 @@ async def test_how_far_it_is_can_be_watched(frontend: ModelFrontend, hub: HubSer
     await wait_until(midway, what="a part of it to have come")
     await frontend.installed(op)
     assert job(await frontend.view(op)).completed
+
+
+async def test_a_model_that_is_being_installed_is_joined_by_its_name(
+    frontend: ModelFrontend, hub: HubServer
+) -> None:
+    hub.bytes_per_s = 1_500_000
+    op = await frontend.install(hub.add("/m.gguf", padded(300_000)), "mine")
+
+    assert await frontend.installs.present(InstallRequest("mine")) == ""
+    assert await frontend.install("mine") == op
+    with pytest.raises(NotFound, match="'mine' yet: it is being installed"):
+        await frontend.install("mine", "another")
+
+    await frontend.installed(op)
+    assert await frontend.installs.present(InstallRequest("mine")) == "mine"
 
 
 async def test_a_model_that_is_added_meanwhile_is_not_replaced(
