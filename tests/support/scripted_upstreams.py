@@ -4,13 +4,16 @@ import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from types import MappingProxyType
 from typing import cast
 
 import anyio
 from pydantic import SecretStr
 
+from remuda.accounts.budgets import HeldAmount, Lease, LeaseClaim, LimitKind, LimitSpan, lease
 from remuda.accounts.keys import ApiKey, KeyRing
+from remuda.accounts.limiter import KeyLimits
 from remuda.core.clock import SystemClock
 from remuda.core.entropy import SystemEntropy
 from remuda.core.errors import NoCapacity
@@ -22,7 +25,7 @@ from remuda.gateway.inference.request_records import InferenceFigures
 from remuda.gateway.metrics import Metrics
 from remuda.gateway.requests_under_way import Running
 from remuda.gateway.server import serve
-from remuda.gateway.services import Access, Inference, Services
+from remuda.gateway.services import Access, Inference, Metering, Services
 from remuda.gateway.sessions import Sessions
 from remuda.inference.answers import (
     NOTHING,
@@ -231,6 +234,22 @@ class KeysInMemory:
         return self._held.pop(key_id)
 
 
+class LeasesInMemory:
+    """Implements accounts.limiter.LeaseStore, by the system's clock."""
+
+    def __init__(self) -> None:
+        self._held: dict[tuple[str, LimitKind, LimitSpan], dict[str, HeldAmount]] = {}
+
+    async def claim(self, holder: str, claims: Sequence[LeaseClaim]) -> tuple[Sequence[Lease], datetime]:
+        now, leases = SystemClock().now(), []
+        for claim in claims:
+            held = self._held.setdefault((claim.key, claim.kind, claim.span), {})
+            others = [one for name, one in held.items() if name != holder]
+            leases.append(lease(claim, others, now))
+            held[holder] = HeldAmount(leases[-1].amount, now)
+        return leases, now
+
+
 class ForwardClock(SystemClock):
     """The system's clock, which can be put forward."""
 
@@ -266,6 +285,7 @@ class Gateway:
     upstreams: ScriptedUpstreams
     loading: ScriptedLoading
     keyring: KeyRing
+    limits: KeyLimits
     metrics: Metrics
     running: Running
     clock: ForwardClock
@@ -317,11 +337,12 @@ def gateway(
         refresh_models=refresh_models,
         links=links or LinkFetcher(),
     )
+    limits = KeyLimits(LeasesInMemory(), clock, "gateway", keyring.listed)
     access = Access(SecretStr("token"), keys_required, frozenset({"127.0.0.1", "localhost"}))
     console, models = _Console(Sessions("", keyring, clock)), ScriptedModels()
-    services = cast(Services, _Few(access, keyring, entropy, console, _Serving(models)))
+    services = cast(Services, _Few(access, keyring, Metering(limits), entropy, console, _Serving(models)))
     door = inference_routes(_nothing_here, services, inference, clock)
-    return Gateway(tables, ledger, upstreams, loading, keyring, metrics, running, clock, door, models)
+    return Gateway(tables, ledger, upstreams, loading, keyring, limits, metrics, running, clock, door, models)
 
 
 @dataclass(frozen=True)
@@ -350,6 +371,7 @@ class _Few:
 
     access: Access
     keyring: KeyRing
+    metering: Metering
     entropy: SystemEntropy
     console: _Console
     serving: _Serving
@@ -360,6 +382,7 @@ async def serving(served: Gateway) -> AsyncIterator[Gateway]:
     """The gateway on a free port of loopback."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         async with anyio.create_task_group() as tasks:
+            await tasks.start(served.limits.run)
             await tasks.start(serve, served.door, listener)
             yield replace(served, port=listener.getsockname()[1])
             tasks.cancel_scope.cancel()

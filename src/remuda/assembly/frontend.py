@@ -16,8 +16,9 @@ from pydantic import SecretStr
 from starlette.types import ASGIApp
 
 from remuda import __version__
-from remuda.accounts.keys import KeyRing, KeyScope
+from remuda.accounts.keys import KeyScope
 from remuda.assembly import addresses
+from remuda.assembly.accounts import open_accounts
 from remuda.assembly.bus import BusPlan, BusPlanner, BusStopSender, command_prober
 from remuda.assembly.console import ConsoleParts, open_console
 from remuda.assembly.model_sources import open_model_galleries
@@ -58,7 +59,7 @@ from remuda.model_installs.library import ModelLibrary
 from remuda.oci.transport import RetryPolicy
 from remuda.ops.broadcast import ChangeSignal
 from remuda.staging.push import open_pusher
-from remuda.store.accounts import SqlKeyStore, SqlSecretStore
+from remuda.store.accounts import SqlSecretStore
 from remuda.store.database import Database, open_database
 from remuda.store.fleet import SqlFleetStore
 from remuda.store.ops import SqlOpStore
@@ -198,28 +199,17 @@ class _Build:
         signal = ChangeSignal(bus, frontend)
         intake = HeartbeatIntake(fleet, signal)
         metrics = Metrics(__version__)
-        keyring = KeyRing(SqlKeyStore(database), self.clock, self.entropy)
+        accounts = await self._stack.enter_async_context(open_accounts(database, self.clock, self.entropy))
+        keyring = accounts.keyring
         ear = Listener(frontend, fleet, partial(_hear_bus, bus), thresholds, metrics.fleet_seen)
         registry = Registry(
             fleet, intake, plan.issuer, BusStopSender(bus), self._policy, thresholds, self.entropy, tokens
         )
         prober = command_prober(frontend, fleet, bus, plan, self.clock, thresholds)
-        runners: list[Runner] = [keyring.run, intake.run, ear.run, *_dials(frontend, fleet, thresholds, plan)]
-        runners += [prober.run] if self.probes_commands else []
-        await self._stack.enter_async_context(background(*runners))
-        parts = FrontendParts(
-            settings,
-            self._folder,
-            database,
-            bus,
-            ticks,
-            frontend,
-            signal,
-            registry.standings,
-            self.clock,
-            self.entropy,
-            metrics.ops,
-        )
+        probing = [prober.run] if self.probes_commands else []
+        callers = [*_dials(frontend, fleet, thresholds, plan), *probing]
+        await self._stack.enter_async_context(background(intake.run, ear.run, *callers))
+        parts = self._parts(database, (bus, ticks), signal, frontend, registry, metrics)
         own, url = self._policy.own_machines, addresses.public_url(settings, self._port)
         ground = ServingDeps(parts, self.models, fleet, registry, tokens, own, metrics.registry, url)
         ops, serving, inference = await self._open_work(ground)
@@ -232,6 +222,7 @@ class _Build:
             inference=inference,
             logs=NodeLogs(lambda node: SecretStr(tokens.of(node).http)),
             keyring=keyring,
+            metering=accounts.metering,
             console=await self._console(ConsoleParts(parts, registry, ops, serving, keyring, history)),
             access=self._access(token),
             metrics=metrics,
@@ -245,6 +236,28 @@ class _Build:
             wheel=cache(own_wheel),
             join_lines=partial(_join_lines, settings, self._port, token),
             join_script=joining.script,
+        )
+
+    def _parts(
+        self,
+        database: Database,
+        buses: tuple[Bus, Bus],
+        signal: ChangeSignal,
+        frontend: FrontendId,
+        registry: Registry,
+        metrics: Metrics,
+    ) -> FrontendParts:
+        return FrontendParts(
+            self._settings,
+            self._folder,
+            database,
+            *buses,
+            frontend,
+            signal,
+            registry.standings,
+            self.clock,
+            self.entropy,
+            metrics.ops,
         )
 
     def _hubs(self) -> AbstractAsyncContextManager[Hubs]:

@@ -68,6 +68,11 @@ KEY_NAME_CHARS_MAX = 100
 KEY_MODELS_MAX = 1000  # Named by one key.
 KEY_LIMIT_MAX = 10**15  # Of requests and tokens.
 KEY_WEIGHT_MAX = 1000
+KEY_CLAIM_S = (
+    1.0  # A request waits so long for the store where nothing of its key's limits was set aside yet.
+)
+KEY_CLAIMS_WAITING_MAX = 2000  # Such requests.
+KEY_CLAIMS_AT_ONCE_MAX = 500  # Limits of keys in one transaction; the others follow.
 MODEL_NAME_CHARS_MAX = 512
 NODE_LOGS_S = 15.0  # For a worker to answer with the logs of its backends.
 NODE_LOGS_BYTES_MAX = 16 << 20  # Of one such answer.

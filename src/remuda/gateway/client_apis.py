@@ -17,7 +17,8 @@ def inference_routes(
 ) -> InferenceRoutes:
     """A path that several APIs cover is the first one's."""
     admission = Admission(services.access, services.keyring, inference.tables, services.console.sessions)
-    handler = InferenceHandler(inference, admission, clock, f"req-{services.entropy.uuid()[:13]}-")
+    limits = services.metering.limits if services.access.keys_required else None
+    handler = InferenceHandler(inference, admission, limits, clock, f"req-{services.entropy.uuid()[:13]}-")
     refresh = inference.refresh_models
     apis = (
         AnthropicApi(admission, refresh),

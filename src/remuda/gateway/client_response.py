@@ -3,12 +3,15 @@ answer may still become another one, and ended properly whatever happens.
 """
 
 import asyncio
+from collections.abc import Sequence
 from typing import Final, Protocol
 
 import anyio
 import structlog
 from starlette.types import Send
 
+from remuda.accounts.limit_state import LimitState
+from remuda.accounts.limiter import Charge
 from remuda.core.clock import Clock
 from remuda.core.errors import RemudaError
 from remuda.gateway.server import ClientConnection, HeaderPairs
@@ -58,6 +61,10 @@ class ApiFormat(Protocol):
         """By which answers name their request."""
         ...
 
+    def limit_headers(self, limits: Sequence[LimitState]) -> HeaderPairs:
+        """How the limits of the caller's key stand."""
+        ...
+
     def is_stream(self, content_type: bytes) -> bool: ...
 
     def error(self, error: RemudaError) -> ErrorBody: ...
@@ -100,11 +107,13 @@ class ClientResponse:
         "begun",
         "body_bytes",
         "caller",
+        "charge",
         "ended_by",
         "error",
         "expose_node",
         "gone",
         "kind",
+        "limits",
         "model",
         "request_id",
         "routing",
@@ -137,6 +146,8 @@ class ClientResponse:
         self.routing = RoutingRecord()
         self.body_bytes = 0
         self.caller = ""
+        self.charge: Charge | None = None  # To the limits of the caller's key.
+        self.limits: Sequence[LimitState] = ()
         self.model = ""
         self.stream = False
         self.begun = False  # Something of the answer was sent; comments do not count.
@@ -288,6 +299,8 @@ class ClientResponse:
         """With those that say whose answer it is."""
         text = self.request_id.encode()
         named = (*headers, *((name, text) for name in self._format.request_id_headers))
+        if self.limits:
+            named = (*named, *self._format.limit_headers(self.limits))
         route = self.routing.route
         if not self.expose_node or route is None:
             return named

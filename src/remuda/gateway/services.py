@@ -10,6 +10,7 @@ from fastapi import Depends, Request
 from pydantic import SecretStr
 
 from remuda.accounts.keys import KeyRing
+from remuda.accounts.limiter import KeyLimits
 from remuda.core import limits
 from remuda.core.clock import Clock
 from remuda.core.entropy import Entropy
@@ -184,6 +185,13 @@ class Console:
 
 
 @dataclass(frozen=True, slots=True)
+class Metering:
+    """What keys take."""
+
+    limits: KeyLimits
+
+
+@dataclass(frozen=True, slots=True)
 class Services:
     registry: Registry
     ops: Ops
@@ -191,6 +199,7 @@ class Services:
     inference: Inference
     logs: NodeLogs
     keyring: KeyRing
+    metering: Metering
     console: Console
     access: Access
     metrics: Metrics

@@ -21,7 +21,7 @@ from sqlalchemy import (
     false,
 )
 
-from remuda.accounts.keys import KeyTerms
+from remuda.accounts.terms import KeyTerms
 from remuda.core.errors import Problem
 from remuda.fleet.model import Claim
 from remuda.models.files import Manifest
@@ -31,7 +31,7 @@ from remuda.scheduler.scheduling import SchedulingTerms
 from remuda.store.ops_codec import Document, StoredReason, StoredSource, StoredStepReason
 from remuda.wire.nodes import InstalledArtifact
 
-SCHEMA_VERSION = 25
+SCHEMA_VERSION = 26
 """What this release writes. Counts up with each migration."""
 
 MIN_COMPATIBLE_VERSION = 1
@@ -421,6 +421,18 @@ measured_memory = Table(
     Column("vram_bytes", BigInteger, nullable=False),
     Column("ram_bytes", BigInteger, nullable=False),
     Column("measured_at", Instant, nullable=False),
+)
+
+key_leases = Table(  # What frontends have spent and set aside of what keys may take.
+    "key_leases",
+    metadata,
+    Column("key_id", Text, primary_key=True),
+    Column("kind", Text, primary_key=True),
+    Column("begins_at", Instant, primary_key=True, autoincrement=False),
+    Column("holder", Text, primary_key=True),
+    Column("ends_at", Instant, nullable=False),
+    Column("amount", BigInteger, nullable=False),
+    Column("renewed_at", Instant, nullable=False),
 )
 
 schema_info = Table(  # One row: what the newest release that migrated this database said about itself.

@@ -7,7 +7,8 @@ from functools import partial
 import anyio
 import pytest
 
-from remuda.accounts.keys import ApiKey, KeyScope, KeyStore, KeyTerms, SecretStore, mint
+from remuda.accounts.keys import ApiKey, KeyScope, KeyStore, SecretStore, mint
+from remuda.accounts.terms import KeyTerms
 from remuda.core.clock import SystemClock
 from remuda.core.entropy import SeededEntropy
 from remuda.core.errors import Conflict, Invalid, NotFound, RemudaError

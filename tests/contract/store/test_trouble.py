@@ -106,7 +106,7 @@ async def test_full_disk_is_said_to_be_full_and_what_is_there_can_be_read(tmp_pa
             await registered(store, f"node-{number}")
 
     connections = sqlite_connections(tmp_path / "full.db", SystemClock())
-    event.listen(connections.pool, "connect", lambda c, _: c.execute("PRAGMA max_page_count=64"))
+    event.listen(connections.pool, "connect", lambda c, _: c.execute("PRAGMA max_page_count=128"))
     migrate(connections)
     database = Database(connections)
     store = SqlFleetStore(database)

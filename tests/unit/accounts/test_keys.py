@@ -7,7 +7,8 @@ from datetime import timedelta
 import anyio
 import pytest
 
-from remuda.accounts.keys import ApiKey, KeyRing, KeyScope, KeyTerms
+from remuda.accounts.keys import ApiKey, KeyRing, KeyScope
+from remuda.accounts.terms import KeyTerms
 from remuda.core.clock import SystemClock
 from remuda.core.entropy import SystemEntropy
 from remuda.core.errors import StoreUnusable

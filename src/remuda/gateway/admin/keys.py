@@ -7,7 +7,8 @@ from functools import partial
 
 from fastapi import APIRouter, Depends, Request, Response
 
-from remuda.accounts.keys import ApiKey, KeyScope, KeyTerms
+from remuda.accounts.keys import ApiKey, KeyScope
+from remuda.accounts.terms import KeyTerms
 from remuda.core.errors import Invalid
 from remuda.core.hints import did_you_mean
 from remuda.gateway.guards import require_admin

@@ -7,9 +7,11 @@ from typing import Final
 
 import msgspec
 
+from remuda.accounts.limit_state import LimitState
 from remuda.core.errors import RemudaError
 from remuda.gateway.anthropic.errors import AnthropicRefusal, refusal
 from remuda.gateway.inference.event_streams import EVENT_END, SSE, EventStreamFormat, ended
+from remuda.gateway.inference.limit_headers import HeaderFields, limit_headers
 from remuda.gateway.inference.text_answers import Choice, ToolCall, made_up_id
 from remuda.inference.answers import Delta, FinishReason, ToolCallDelta, Usage
 from remuda.inference.model import InferenceCall
@@ -31,6 +33,11 @@ class AnthropicFormat(EventStreamFormat):
 
     def error(self, error: RemudaError) -> AnthropicRefusal:
         return refusal(error)
+
+    def limit_headers(self, limits: Sequence[LimitState]) -> HeaderFields:
+        return limit_headers(
+            limits, "anthropic-ratelimit-", "{of}-{what}", lambda one: f"{one.resets_at:%Y-%m-%dT%H:%M:%SZ}"
+        )
 
     def last_event(self, body: bytes, written: bytes) -> bytes:
         """Streams of this API hold no whole answers: it is the body of an error."""

@@ -16,12 +16,14 @@ import structlog
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from remuda.accounts.keys import ApiKey
+from remuda.accounts.limiter import KeyLimits
 from remuda.core.clock import Clock
 from remuda.core.errors import Internal, RemudaError
 from remuda.core.log import masked
 from remuda.gateway.client_response import CLIENT_GONE, ClientGone, ClientResponse
 from remuda.gateway.inference.admission import Admission
 from remuda.gateway.inference.bodies import Bodies, check_complexity, parsed
+from remuda.gateway.inference.charges import charge, settle
 from remuda.gateway.inference.endpoint import (
     ApiEndpoint,
     ClientApi,
@@ -48,9 +50,16 @@ _SANE_ID: Final = re.compile(r"[\w.:/+=-]{1,128}", re.ASCII)
 
 
 class InferenceHandler:
-    """Answers requests to endpoints, of every API."""
+    """Answers requests to endpoints, of every API. `limits`: None where keys limit nothing."""
 
-    def __init__(self, inference: Inference, admission: Admission, clock: Clock, id_prefix: str) -> None:
+    def __init__(
+        self,
+        inference: Inference,
+        admission: Admission,
+        limits: KeyLimits | None,
+        clock: Clock,
+        id_prefix: str,
+    ) -> None:
         self._dispatcher = inference.dispatcher
         self._running = inference.running
         self._figures = inference.figures
@@ -58,6 +67,7 @@ class InferenceHandler:
         self._refresh_models = inference.refresh_models
         self._bodies = Bodies(inference.body_bytes_max)
         self._links = inference.links
+        self._limits = limits
         self._admission = admission
         self._clock = clock
         self._log = RequestLog(clock)
@@ -88,6 +98,8 @@ class InferenceHandler:
                 line.when_lost = None
             self._running.ended(response)
             self._bodies.forget(response)
+            if response.charge is not None and self._limits is not None:
+                settle(self._limits, response)
             ended_s = self._clock.monotonic()
             self._figures.answered(response, ended_s)
             self._log.answered(response, ended_s)
@@ -168,6 +180,8 @@ class InferenceHandler:
             entry.context,
         )
         response.stream = call.stream
+        if self._limits is not None and key is not None and key.terms.limited:
+            await charge(self._limits, key, call, len(body), response)
         return call, known.sink(call, response, self._slicer)
 
     async def _parsed(self, request: IncomingRequest, body: bytes) -> ParsedRequest:

@@ -2,10 +2,12 @@
 
 from typing import Final
 
+from remuda.accounts.limit_state import LimitReached
 from remuda.core.errors import RemudaError
 from remuda.inference.failures import UpstreamFailed
 
 JSON_TYPE: Final = (b"content-type", b"application/json")
+_DO_NOT_RETRY: Final = (b"x-should-retry", b"false")  # By which the SDKs give up at once.
 _RETRY_AFTER_S: Final = 5
 _RETRY_AFTER_S_MAX: Final = 300
 
@@ -19,6 +21,9 @@ def headers_of(error: RemudaError, status: int) -> tuple[tuple[bytes, bytes], ..
         return (JSON_TYPE, (b"www-authenticate", b"Bearer"))
     if status not in (429, 503):
         return (JSON_TYPE,)
+    if isinstance(error, LimitReached):  # It is known when there is more: clients are told exactly that.
+        then = (b"retry-after", str(error.retry_after_s).encode())
+        return (JSON_TYPE, then) if error.retryable else (JSON_TYPE, then, _DO_NOT_RETRY)
     wanted_s = getattr(error, "retry_after_s", _RETRY_AFTER_S)
     seconds = min(max(wanted_s, _RETRY_AFTER_S), _RETRY_AFTER_S_MAX)
     return (JSON_TYPE, (b"retry-after", str(seconds).encode()))

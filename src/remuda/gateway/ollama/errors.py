@@ -1,11 +1,14 @@
 """Errors in Ollama's shape, and how its streams are framed. Pure."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import msgspec
 
+from remuda.accounts.limit_state import LimitState
 from remuda.core.errors import RemudaError
+from remuda.gateway.inference.limit_headers import HeaderFields
 from remuda.gateway.inference.refusals import headers_of, status_of
 from remuda.gateway.ollama.rendering import NDJSON
 from remuda.router.loading import LoadStatus
@@ -57,6 +60,9 @@ class OllamaFormat:
 
     stream_headers: Final = ((b"content-type", NDJSON), (b"cache-control", b"no-store"))
     request_id_headers: Final = (b"x-request-id",)
+
+    def limit_headers(self, limits: Sequence[LimitState]) -> HeaderFields:
+        return ()  # The API has none.
 
     def is_stream(self, content_type: bytes) -> bool:
         return content_type == NDJSON

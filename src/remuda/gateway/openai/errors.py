@@ -5,6 +5,8 @@ from dataclasses import dataclass
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
+from remuda.accounts.budgets import REQUESTS
+from remuda.accounts.limit_state import LimitReached, QuotaUsedUp
 from remuda.core.errors import RemudaError
 from remuda.gateway.inference.refusals import JSON_TYPE, headers_of, status_of
 from remuda.router.loading import LoadStatus, ModelLoading
@@ -72,8 +74,10 @@ def _loading(status: LoadStatus) -> LoadingState:
 
 
 def _type(error: RemudaError, status: int) -> str:
-    if isinstance(error, ModelLoading):
+    if isinstance(error, ModelLoading | QuotaUsedUp):
         return error.code
+    if isinstance(error, LimitReached):
+        return "requests" if error.kind in REQUESTS else "tokens"
     if status == 429:
         return "rate_limit_error"
     return "invalid_request_error" if status < 500 else "server_error"

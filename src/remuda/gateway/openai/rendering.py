@@ -4,16 +4,19 @@ and rankings. Pure; events of a stream are spliced from templates: one is made p
 
 import array
 import base64
+import math
 import sys
 from collections.abc import Sequence
 from typing import Final
 
 import msgspec
 
+from remuda.accounts.limit_state import LimitState
 from remuda.core.errors import RemudaError
 from remuda.core.slices import Budget, Sliced
 from remuda.gateway.inference.event_streams import EVENT_END, EVENT_START, SSE, EventStreamFormat, ended
 from remuda.gateway.inference.floats import short_floats
+from remuda.gateway.inference.limit_headers import HeaderFields, limit_headers
 from remuda.gateway.inference.text_answers import Choice, made_up_id
 from remuda.gateway.openai.errors import ErrorResponse, refusal
 from remuda.inference.answers import NOTHING, Delta, FinishReason, Score, ToolCallDelta, Usage, Vector
@@ -34,9 +37,21 @@ class OpenAiFormat(EventStreamFormat):
     def error(self, error: RemudaError) -> ErrorResponse:
         return refusal(error)
 
+    def limit_headers(self, limits: Sequence[LimitState]) -> HeaderFields:
+        return limit_headers(limits, "x-ratelimit-", "{what}-{of}", _duration)
+
     def last_event(self, body: bytes, written: bytes) -> bytes:
         """Whatever was `written` last is ended first."""
         return ended(written) + event(body) + DONE
+
+
+def _duration(limit: LimitState) -> str:
+    """As OpenAI writes it: 1s, 6m0s."""
+    minutes, seconds = divmod(math.ceil(limit.resets_in_s), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours}h{minutes}m{seconds}s"
+    return f"{minutes}m{seconds}s" if minutes else f"{seconds}s"
 
 
 OPENAI: Final = OpenAiFormat()

@@ -11,9 +11,9 @@ from typing import Final
 
 import msgspec
 
-from remuda.core.errors import RemudaError
-from remuda.gateway.inference.event_streams import EVENT_END, SSE, EventStreamFormat, ended
-from remuda.gateway.openai.errors import ErrorAnswer, ErrorResponse, refusal
+from remuda.gateway.inference.event_streams import EVENT_END, SSE, ended
+from remuda.gateway.openai.errors import ErrorAnswer
+from remuda.gateway.openai.rendering import OpenAiFormat
 from remuda.gateway.responses import objects
 from remuda.gateway.responses.objects import ResponseHead, ResponseResult
 from remuda.inference.answers import Delta, FinishReason, ToolCallDelta, Usage
@@ -26,11 +26,8 @@ _encode: Final = msgspec.json.Encoder().encode
 _error: Final = msgspec.json.Decoder(ErrorAnswer)
 
 
-class ResponsesFormat(EventStreamFormat):
+class ResponsesFormat(OpenAiFormat):
     """Implements gateway.client_response.ApiFormat."""
-
-    def error(self, error: RemudaError) -> ErrorResponse:
-        return refusal(error)
 
     def last_event(self, body: bytes, written: bytes) -> bytes:
         """An error: all else is told by events of its own. Clients count events."""

@@ -1,0 +1,270 @@
+"""Holds requests to the limits of their keys, from memory: what this frontend may spend is claimed in the
+store in the background, before it is needed. A request waits for that only where nothing was set aside yet,
+and not for long; while the store is away, frontends go by their parts of what they last knew of.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Final, NamedTuple, Protocol
+
+import anyio
+import structlog
+from anyio.abc import TaskStatus
+
+from remuda.accounts.budgets import QUOTAS, REQUESTS, Lease, LeaseClaim, LimitKind, LimitSpan, limits_of
+from remuda.accounts.keys import ApiKey
+from remuda.accounts.limit_state import LimitReached, LimitState, QuotaUsedUp
+from remuda.accounts.shares import LimitShare
+from remuda.accounts.terms import KeyTerms
+from remuda.core import limits
+from remuda.core.clock import Clock
+from remuda.core.errors import RemudaError, Unavailable
+
+log = structlog.get_logger()
+_EVERY_S: Final = 1.0
+_GAP_S: Final = 0.02  # Between two looks into the store, however many requests wait.
+_TYPICAL_TOKENS: Final = 256  # Of an answer whose length nobody has bounded, until there were some.
+_AWAY_S: Final = 3.0  # For so long the store may be late before frontends go by their parts.
+_UNKNOWN: Final = "the database did not say in time what is left of this key's limits"
+_SLOWLY: Final = 0.9
+
+
+class LeaseStore(Protocol):
+    async def claim(self, holder: str, claims: Sequence[LeaseClaim]) -> tuple[Sequence[Lease], datetime]:
+        """What each claim is answered with, and the database's time. `holder` is one process's own."""
+        ...
+
+
+class ChargePart(NamedTuple):
+    share: LimitShare
+    span: LimitSpan
+    set_aside: int
+
+
+class Charge(NamedTuple):
+    """What was set aside for one request."""
+
+    key: str
+    parts: tuple[ChargePart, ...]
+    prompt_tokens: int  # As estimated.
+    open_ended: bool  # Nobody has bounded the answer.
+
+
+@dataclass(slots=True)
+class _KeyState:
+    terms: KeyTerms
+    shares: dict[LimitKind, LimitShare]
+    typical: float = _TYPICAL_TOKENS
+    name: str = field(default="", kw_only=True)
+
+
+class KeyLimits:
+    """`holder` is new with every start: what an earlier process has spent stays spent. `listed`: the keys
+    that there are."""
+
+    def __init__(
+        self, store: LeaseStore, clock: Clock, holder: str, listed: Callable[[], Sequence[ApiKey]]
+    ) -> None:
+        self._listed = listed
+        self._store = store
+        self._clock = clock
+        self._holder = holder
+        self._keys: dict[str, _KeyState] = {}
+        self._ahead = timedelta()  # The database's clock, of ours.
+        self._asked = anyio.Event()
+        self._answered = anyio.Event()
+        self._answered_s = clock.monotonic()
+        self._waiting = 0
+
+    async def admit(self, key: ApiKey, prompt_tokens: int, answer_tokens: int | None) -> Charge:
+        """Set aside what the request may take. LimitReached where the key may not take it. `answer_tokens`:
+        None where nobody has bounded the answer."""
+        state = self._state(key)
+        tokens = prompt_tokens + (math.ceil(state.typical) if answer_tokens is None else answer_tokens)
+        charge = Charge(key.id, (), prompt_tokens, answer_tokens is None)
+        if not self._short(state, tokens):
+            return charge._replace(parts=_taken(state, tokens))
+        return charge._replace(parts=await self._when_leased(state, tokens))
+
+    def settle(self, charge: Charge, tokens: int, answer_tokens: int) -> None:
+        """The request is over, and took so many tokens altogether."""
+        for share, span, set_aside in charge.parts:
+            if share.kind is LimitKind.CONCURRENT_REQUESTS:
+                share.settle(span, set_aside, 0)
+            elif share.kind not in REQUESTS:
+                share.settle(span, set_aside, tokens)
+        state = self._keys.get(charge.key)
+        if state is not None and charge.open_ended and answer_tokens:
+            state.typical = max(float(answer_tokens), _SLOWLY * state.typical)
+
+    def standing(self, key_id: str) -> Sequence[LimitState]:
+        """How the limits of a key stand: of this key's last request, for the headers of its answer."""
+        state = self._keys.get(key_id)
+        now = self._now()
+        return [] if state is None else [_standing(share, now) for share in state.shares.values()]
+
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        task_status.started()
+        turned_s = self._clock.monotonic()
+        try:
+            while True:
+                with anyio.move_on_after(_EVERY_S):
+                    await self._asked.wait()
+                self._asked = anyio.Event()
+                await self.exchange()
+                if self._clock.monotonic() - turned_s >= _EVERY_S:
+                    turned_s = self._clock.monotonic()
+                    self._turn()
+                await anyio.sleep(_GAP_S)
+        finally:
+            with anyio.move_on_after(limits.STORE_PING_S, shield=True):
+                await self._release()
+
+    async def exchange(self) -> None:
+        """Tell the store what is due, and ask it for what will be needed."""
+        now = self._now()
+        for share in self._shares():
+            share.at(now)
+        due = [share for share in self._shares() if share.due(now)][: limits.KEY_CLAIMS_AT_ONCE_MAX]
+        if due:
+            await self._exchange(due)
+        answered, self._answered = self._answered, anyio.Event()
+        answered.set()
+
+    async def _exchange(self, due: Sequence[LimitShare]) -> None:
+        try:
+            with anyio.fail_after(limits.STORE_PING_S):
+                leases, now = await self._store.claim(self._holder, [share.claim() for share in due])
+        except (RemudaError, TimeoutError) as error:
+            log.warning("key_limits_not_shared", reason=str(error))
+            if self._clock.monotonic() - self._answered_s >= _AWAY_S:
+                for share in self._shares():
+                    share.store_away()
+            return
+        self._answered_s = self._clock.monotonic()
+        self._ahead = now - self._clock.now()
+        for share, lease in zip(due, leases, strict=True):
+            share.leased(lease, now)
+
+    async def _release(self) -> None:
+        claims = [share.release() for share in self._shares()]
+        for start in range(0, len(claims), limits.KEY_CLAIMS_AT_ONCE_MAX):
+            try:
+                await self._store.claim(self._holder, claims[start : start + limits.KEY_CLAIMS_AT_ONCE_MAX])
+            except RemudaError as error:
+                log.warning("key_limits_not_released", reason=error.message)
+                return
+
+    def _turn(self) -> None:
+        kept = {key.id for key in self._listed()}
+        self._keys = {key: state for key, state in self._keys.items() if key in kept}
+        for share in self._shares():
+            share.turn()
+
+    def _shares(self) -> list[LimitShare]:
+        return [share for state in self._keys.values() for share in state.shares.values()]
+
+    def _now(self) -> datetime:
+        return self._clock.now() + self._ahead
+
+    def _state(self, key: ApiKey) -> _KeyState:
+        state = self._keys.get(key.id)
+        if state is None or state.terms is not key.terms:
+            state = self._keys[key.id] = self._limited(key, state)
+        now = self._now()
+        for share in state.shares.values():
+            share.at(now)
+        return state
+
+    def _limited(self, key: ApiKey, before: _KeyState | None) -> _KeyState:
+        now = self._now()
+        known = {} if before is None else before.shares
+        shares = dict[LimitKind, LimitShare]()
+        for kind, limit in limits_of(key.terms).items():
+            shares[kind] = known.get(kind) or LimitShare(key.id, kind, limit, now)
+            shares[kind].limited_to(limit)
+        typical = float(_TYPICAL_TOKENS) if before is None else before.typical
+        return _KeyState(key.terms, shares, typical, name=key.name)
+
+    def _short(self, state: _KeyState, tokens: int) -> list[LimitShare]:
+        """Those of which not enough is set aside."""
+        return [share for share in state.shares.values() if not share.has(_amount(share, tokens))]
+
+    async def _when_leased(self, state: _KeyState, tokens: int) -> tuple[ChargePart, ...]:
+        """Wait for the store, where it may have more than is known here."""
+        if self._waiting >= limits.KEY_CLAIMS_WAITING_MAX:
+            raise self._refusal(state, self._short(state, tokens), tokens)
+        deadline_s = self._clock.monotonic() + limits.KEY_CLAIM_S
+        wanted = [(share, share.cost(_amount(share, tokens))) for share in state.shares.values()]
+        self._waiting += 1
+        for share, cost in wanted:
+            share.needed += cost
+        try:
+            while short := self._short(state, tokens):
+                left_s = deadline_s - self._clock.monotonic()
+                if any(share.refused(self._now()) for share in short):
+                    raise self._refusal(state, short, tokens)
+                if left_s <= 0:
+                    raise Unavailable(_UNKNOWN, hint="try again; remuda doctor looks at the database")
+                self._asked.set()
+                with anyio.move_on_after(left_s):
+                    await self._answered.wait()
+            return _taken(state, tokens)
+        finally:
+            self._waiting -= 1
+            for share, cost in wanted:
+                share.needed -= cost
+
+    def _refusal(self, state: _KeyState, short: Sequence[LimitShare], tokens: int) -> LimitReached:
+        """By the limit that is in the way for longest."""
+        now = self._now()
+        share = max(short, key=lambda one: _resets_in_s(one, now))
+        wait_s = max(math.ceil(_resets_in_s(share, now)), 1)
+        raised = f"an admin raises it with: remuda keys edit NAME --{share.kind.replace('_', '-')} N"
+        hint = f"try again in {wait_s} s; {raised}"
+        made = QuotaUsedUp if share.kind in QUOTAS else LimitReached
+        return made(_words(state.name, share, tokens), share.kind, wait_s, hint=hint)
+
+
+def _amount(share: LimitShare, tokens: int) -> int:
+    return 1 if share.kind in REQUESTS else tokens
+
+
+def _taken(state: _KeyState, tokens: int) -> tuple[ChargePart, ...]:
+    return tuple(
+        ChargePart(share, share.span, share.spend(_amount(share, tokens))) for share in state.shares.values()
+    )
+
+
+def _resets_in_s(share: LimitShare, now: datetime) -> float:
+    if share.kind is LimitKind.CONCURRENT_REQUESTS:
+        return 1.0  # Nobody knows when a request will be over.
+    return max((share.span.ends - now).total_seconds(), 0.0)
+
+
+def _standing(share: LimitShare, now: datetime) -> LimitState:
+    in_s = _resets_in_s(share, now)
+    return LimitState(share.kind, share.limit, share.remaining, in_s, now + timedelta(seconds=in_s))
+
+
+_PER: Final[Mapping[LimitKind, str]] = {
+    LimitKind.REQUESTS_PER_MINUTE: "per minute",
+    LimitKind.TOKENS_PER_MINUTE: "per minute",
+    LimitKind.TOKENS_PER_DAY: "per day (UTC)",
+    LimitKind.TOKENS_PER_MONTH: "per month (UTC)",
+}
+
+
+def _words(name: str, share: LimitShare, tokens: int) -> str:
+    if share.kind is LimitKind.CONCURRENT_REQUESTS:
+        return f"the key {name!r} may have {share.limit} requests under way at once, and has them"
+    per = _PER[share.kind]
+    if share.kind in REQUESTS:
+        return f"the key {name!r} may make {share.limit} requests {per}, and has made them"
+    cost = share.cost(tokens)
+    return (
+        f"the key {name!r} has {share.remaining} tokens left of {share.limit} {per}, and this request may "
+        f"take {cost}: its prompt, and the longest answer it allows"
+    )

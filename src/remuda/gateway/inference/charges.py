@@ -1,0 +1,54 @@
+"""What a request is charged to the limits of its key: what it may take before it is sent, and what it took
+when it is over.
+"""
+
+from typing import Final
+
+from remuda.accounts.keys import ApiKey
+from remuda.accounts.limiter import KeyLimits
+from remuda.gateway.client_response import ClientResponse
+from remuda.inference.model import InferenceCall
+from remuda.inference.requests import ChatRequest, CompletionRequest, EmbeddingRequest, RerankRequest
+
+_BYTES_PER_TOKEN: Final = 4
+_PROMPT_TOKENS_MAX: Final = 1 << 17  # Pictures are in bodies, too, and are no text: only so much is believed.
+
+
+async def charge(
+    limits: KeyLimits, key: ApiKey, call: InferenceCall, body_bytes: int, response: ClientResponse
+) -> None:
+    """Set aside what the request may take. LimitReached where its key may not."""
+    try:
+        response.charge = await limits.admit(key, _prompt_tokens(call, body_bytes), _answer_tokens(call))
+    finally:
+        response.limits = limits.standing(key.id)
+
+
+def settle(limits: KeyLimits, response: ClientResponse) -> None:
+    """The request is over. One whose tokens nobody has counted costs its prompt, if a replica began it."""
+    held, tally = response.charge, response.tally
+    if held is None:
+        return
+    prompt = tally.prompt_tokens
+    if not prompt and (tally.completion_tokens or tally.first_token_s is not None):
+        prompt = held.prompt_tokens
+    limits.settle(held, prompt + tally.completion_tokens, tally.completion_tokens)
+
+
+def _prompt_tokens(call: InferenceCall, body_bytes: int) -> int:
+    """As estimated: the model alone could count them."""
+    if not isinstance(call.request, ChatRequest | CompletionRequest | EmbeddingRequest | RerankRequest):
+        return 0
+    most = call.context or _PROMPT_TOKENS_MAX
+    return min(-(-body_bytes // _BYTES_PER_TOKEN), most)
+
+
+def _answer_tokens(call: InferenceCall) -> int | None:
+    """The most that the answers may have; None: as many as the model likes."""
+    request = call.request
+    if not isinstance(request, ChatRequest | CompletionRequest):
+        return 0
+    bound = request.max_tokens
+    if isinstance(request, ChatRequest) and request.max_completion_tokens is not None:
+        bound = request.max_completion_tokens
+    return None if bound is None else bound * (request.n or 1)
