@@ -50,9 +50,10 @@ from remuda.scheduler.inspection import Inspector
 from remuda.scheduler.load_ops import UnloadRequests
 from remuda.scheduler.loader import Loader, LoaderDeps, LoadLimits, ReplicaWork
 from remuda.scheduler.memory_keeper import MemoryKeeper
-from remuda.scheduler.model import Replica
+from remuda.scheduler.model import Replica, Replicas
 from remuda.scheduler.model_edits import ModelEdits
 from remuda.scheduler.ports import FilePush
+from remuda.scheduler.replica_goals import may_be_spared
 from remuda.scheduler.replica_keeper import KeeperDeps, ReplicaKeeper
 from remuda.scheduler.replica_placer import PlacementInputs, ReplicaPlacer
 from remuda.scheduler.scheduling_edits import SchedulingEdits
@@ -198,8 +199,19 @@ class ServingRig:
             load_limits_of(self._ground.parts.settings),
             self._stager(shop),
         )
-        unloader = Unloader(self._replicas, self._worker, self._peers, shop.store.live, self._keeper)
+        unloader = Unloader(
+            self._replicas,
+            self._worker,
+            self._peers,
+            shop.store.live,
+            self._keeper,
+            may_go=self._may_be_spared,
+        )
         return ReplicaWork(Loader(deps), unloader, self._replicas, self._keeper)
+
+    def _may_be_spared(self, seen: Replicas, replica: Replica) -> bool:
+        found = self._catalogue.find(replica.key.model)
+        return may_be_spared(replica, None if found is None else found.config, seen.rows)
 
     def file_work(self, shop: Workshop) -> ModelFileWork:
         """What operations hand installs and removals of models to."""

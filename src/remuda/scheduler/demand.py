@@ -5,7 +5,7 @@ while it runs and for a moment after); they do not look themselves, and leaving 
 """
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from types import MappingProxyType
 from typing import Final, Generic, Protocol, TypeVar
@@ -22,6 +22,7 @@ from remuda.ops.model import Kind, Operation, OpId, Step, Wish
 from remuda.ops.ports import Filter, OpStore, View
 from remuda.ops.progress import Overlay, overlaid
 from remuda.scheduler.catalogue import Catalogued, ModelCatalogue
+from remuda.scheduler.eviction import FIRST, Turn, WaitedFor, asked_again, turn_in_line
 from remuda.scheduler.model import Replica, ReplicaState, Unplaceable
 from remuda.scheduler.ports import OutOfReach, ReplicaStore, RoutingTable
 
@@ -161,11 +162,11 @@ DemandAnswer = LoadFound | StillLooking | None
 
 class Placer(Protocol):
     async def begin(
-        self, model: Catalogued, by: str, avoid: Mapping[NodeId, str] = NO_NODE
+        self, model: Catalogued, by: str, avoid: Mapping[NodeId, str] = NO_NODE, *, turn: Turn = FIRST
     ) -> Replica | Unplaceable | None:
         """Choose a node, none of those to avoid for now (each with its reason), and record that the model is
-        to be loaded there. None: things have changed meanwhile, look again. Conflict when it is being loaded
-        already."""
+        to be loaded there. `turn`: what may go for it. None: things have changed meanwhile, look again.
+        Conflict when it is being loaded already."""
         ...
 
 
@@ -193,6 +194,7 @@ class Demand:
         self._progress = progress
         self._clock = clock
         self._looks = SingleFlight[LoadFound, OpId | None](self._find, clock)
+        self._line: dict[str, WaitedFor] = {}
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         await self._looks.run(task_status=task_status)
@@ -276,13 +278,21 @@ class Demand:
         ]
 
     async def _begin(self, model: Catalogued, avoid: Mapping[NodeId, str]) -> LoadFound | None:
+        name, now_s = model.config.id, self._clock.monotonic()
+        self._line = asked_again(self._line, name, now_s)
+        turn = turn_in_line(name, self._line, now_s)
         try:
-            begun = await self._placer.begin(model, REQUESTS, avoid)
+            begun = await self._placer.begin(model, REQUESTS, avoid, turn=turn)
         except Conflict:  # Another frontend was quicker.
             return None
         if isinstance(begun, Unplaceable):
+            if name in self._line:
+                self._line[name] = replace(self._line[name], room_on=begun.room_on)
             return NoRoomYet(begun) if begun.waiting_helps else begun
-        return None if begun is None else UnderWay(begun, None)
+        if begun is None:
+            return None
+        self._line.pop(name, None)
+        return UnderWay(begun, None)
 
 
 def _given_up(view: View, model: Catalogued) -> bool:

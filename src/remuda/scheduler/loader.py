@@ -40,7 +40,7 @@ from remuda.scheduler.ports import (
 )
 from remuda.scheduler.stager import Staged, Stager
 from remuda.scheduler.staging import taken_words
-from remuda.scheduler.unloader import Unloader
+from remuda.scheduler.unloader import DRAIN, Unloader
 from remuda.scheduler.worker_calls import Installing, stop_given_up, stop_process, until_vanished
 from remuda.wire.backends import BackendInstall, BackendInstallReply
 
@@ -63,7 +63,7 @@ _PEER_THREADS: Final = 4  # The contract wants a number, and the number of cores
 class LoadLimits:
     install: timedelta = timedelta(minutes=15)
     load: timedelta | None = None  # None: by the size of the model.
-    room: timedelta = timedelta(minutes=2)  # For those that make room to be gone.
+    room: timedelta = DRAIN + timedelta(minutes=1)  # For those that make room: what they answer ends first.
 
 
 @dataclass(frozen=True, slots=True)

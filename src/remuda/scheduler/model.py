@@ -154,9 +154,10 @@ class Resident:
     key: ReplicaKey
     memory_bytes: int
     in_vram: bool
-    movable: bool  # Loaded, idle everywhere and not pinned: it may go to make room.
+    movable: bool  # It may go to make room (see eviction).
     last_used: datetime
     ram_beside_bytes: int = 0  # In RAM, of one that is in VRAM.
+    excludes: bool = False  # It shares a concurrency group with the model, which is not loaded beside it.
 
 
 class FilesTold(StrEnum):
@@ -204,7 +205,10 @@ class NodeOffer:
     unified: bool = False  # Its VRAM is its RAM: what one has taken, the other has not.
     disk_known: bool = False  # And it counts.
     disk_free: int = 0
-    residents: tuple[Resident, ...] = ()
+    residents: tuple[Resident, ...] = ()  # Without those that stay however long one waits.
+    excluded_by: tuple[str, ...] = ()  # Models that stay there, and share a concurrency group with this one.
+    reserved: bool = False  # Models that were waited for longer are to have its room first.
+    evicts: bool = True  # Others may go for the model.
     busy: int = 0  # Requests in flight on it.
     # What replicas of the model were seen to take, best on such hardware and with such a build.
     measured_in_vram: MemoryUse | None = None
@@ -230,6 +234,7 @@ class Unplaceable:
     waiting_helps: bool = False
     backend_unknown: bool = False
     unapproved: frozenset[str] = frozenset()
+    room_on: frozenset[NodeId] = frozenset()  # Nodes that are only busy.
 
     def told(self, leaving_out: Collection[str] = (), most: int | None = None) -> list[str]:
         """`a, b: why` for the nodes that have the same reason. Of more than `most` reasons, the rest is

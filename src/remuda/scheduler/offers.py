@@ -36,6 +36,7 @@ from remuda.ops.model import Kind, OpId, RollOut, Source, State
 from remuda.ops.selection import Selection, installed_under
 from remuda.ops.targets import Draft, PlanningContext, WantedOperation, builds_of, machine_of, proposal
 from remuda.scheduler.disk_room import DropPlan, FilesInFleet, NoRoom, disk_of, room_for
+from remuda.scheduler.eviction import FIRST, Turn, excludes, may_go, staying
 from remuda.scheduler.measured_memory import MemoryBook, MemoryKey, build_of, hardware_of, reported_use
 from remuda.scheduler.model import FilesTold, Need, NodeOffer, Replica, Replicas, ReplicaState, Resident
 from remuda.scheduler.staging import NOTHING_TO_COPY, copy_plan, files_on
@@ -137,7 +138,6 @@ def _without(supply: Supply, why_not: str) -> Supply:
 _FIGURES_UNDER_WAY: Final = timedelta(seconds=5)  # They may be older than their arrival by so much.
 _SHARE_RAM: Final = ("metal", "nvidia-l4t")  # Capabilities of machines whose GPU has no memory of its own.
 _HEARTBEAT_DUE: Final = timedelta(seconds=limits.DIAL_GRACE_S)  # It was not heard since the dials failed.
-_SETTLING: Final = timedelta(seconds=10)  # Waiting requests get this long to be served by a replica.
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +155,9 @@ class PlacementFacts:
     files: Sequence[NeededFile] = ()  # Of the model, where they are known.
     fetched: FilesInFleet = field(default_factory=FilesInFleet)  # What could go to make room for them.
     memory: MemoryBook = field(default_factory=MemoryBook)  # What replicas were seen to take.
+    spare: Mapping[str, int] = field(default_factory=dict)  # Of models that keep some: how many may go.
+    groups: Mapping[str, frozenset[str]] = field(default_factory=dict)  # Of concurrency, by model.
+    turn: Turn = FIRST
 
 
 def offers(need: Need, fleet: PlacementFacts) -> list[NodeOffer]:
@@ -173,6 +176,7 @@ def _offer(need: Need, view: ObservedNode, rows: Sequence[Replica], fleet: Place
     uses = {row.key: _use_of(row, view.report) for row in rows}
     vram_free, ram_free = _free(node, ceiling, uses, {row.key for row in rows if _is_shown(row, node)})
     kind = MemoryKey(need.model, need.revision, build_of(view, need.backend), hardware_of(node))
+    stay = staying(rows, {**fleet.spare, **dict.fromkeys(fleet.pinned, 0)})
     leaving = sum(_leaves(row) and row.key.model == need.model for row in rows)
     copy = None if fleet.shared else copy_plan(fleet.files, view, fleet.nodes)
     room: DropPlan | NoRoom = DropPlan()
@@ -211,8 +215,13 @@ def _offer(need: Need, view: ObservedNode, rows: Sequence[Replica], fleet: Place
         disk_known=fleet.checks_disk and figures.total_disk > 0,
         disk_free=figures.available_disk,
         residents=tuple(
-            _resident(row, uses[row.key], fleet) for row in rows if not _immovable(row, need, fleet)
+            _resident(row, uses[row.key], need, fleet, stays=row.key in stay)
+            for row in rows
+            if row.key not in stay or row.key.model == need.model  # Those of the same model take a slot.
         ),
+        excluded_by=tuple(sorted({key.model for key in stay if _excludes(need, key, fleet)})),
+        reserved=node.id in fleet.turn.reserved,
+        evicts=fleet.turn.evicts,
         busy=sum(fleet.in_flight(row.key) for row in rows),
         measured_in_vram=fleet.memory.of(kind),
         measured_in_ram=fleet.memory.of(kind._replace(hardware="")),
@@ -344,20 +353,19 @@ def _leaves(row: Replica) -> bool:
     return row.state is ReplicaState.UNLOADING
 
 
-def _immovable(row: Replica, need: Need, fleet: PlacementFacts) -> bool:
-    """However long one waits, it stays. Those of the same model still take a slot."""
-    return row.key.model in fleet.pinned and row.key.model != need.model and not _leaves(row)
+def _excludes(need: Need, key: ReplicaKey, fleet: PlacementFacts) -> bool:
+    return excludes(need.model, key.model, fleet.groups)
 
 
-def _resident(row: Replica, use: MemoryUse, fleet: PlacementFacts) -> Resident:
+def _resident(row: Replica, use: MemoryUse, need: Need, fleet: PlacementFacts, *, stays: bool) -> Resident:
     now = fleet.replicas.now
     loaded_at = row.updated_at or now
-    idle = row.state is ReplicaState.LOADED and not fleet.in_flight(row.key)
     return Resident(
         key=row.key,
         memory_bytes=use.vram_bytes if row.in_vram else use.ram_bytes,
         ram_beside_bytes=use.ram_bytes if row.in_vram else 0,
         in_vram=row.in_vram,
-        movable=idle and row.key.model not in fleet.pinned and now - loaded_at >= _SETTLING,
+        movable=not stays and may_go(row, now, fleet.in_flight, fleet.turn),
         last_used=max(row.last_used or loaded_at, loaded_at),
+        excludes=_excludes(need, row.key, fleet),
     )

@@ -83,11 +83,16 @@ def place(need: Need, offers: Sequence[NodeOffer]) -> Placed | Unplaceable:
         # The first node may be about to register.
         waiting_helps=not offers or any(refusal.waiting_helps for refusal in refused.values()),
         unapproved=frozenset(offer.name for offer in offers if not offer.approved),
+        room_on=frozenset(
+            offer.node
+            for offer, found in looked
+            if isinstance(found, _Refusal) and found.waiting_helps and not offer.unfit
+        ),
     )
 
 
 def _look(need: Need, offer: NodeOffer) -> _Fit | _Refusal:
-    refusal = _out_of_the_question(need, offer) or _no_slot(need, offer)
+    refusal = _out_of_the_question(need, offer) or _no_slot(need, offer) or _excluded(need, offer)
     return refusal or _in_memory(need, offer)
 
 
@@ -156,6 +161,18 @@ def _no_slot(need: Need, offer: NodeOffer) -> _Refusal | None:
     )
 
 
+def _excluded(need: Need, offer: NodeOffer) -> _Refusal | None:
+    """For as long as others of its concurrency groups cannot go."""
+    if offer.excluded_by:
+        others = ", ".join(offer.excluded_by)
+        return _Refusal(f"{others} stays loaded there and shares a concurrency group with {need.model}")
+    busy = sorted({one.key.model for one in offer.residents if one.excludes and not one.movable})
+    if not busy:
+        return None
+    why = f"{', '.join(busy)} is in use there and shares a concurrency group with {need.model}"
+    return _Refusal(f"{why}; try again later", waiting_helps=True)
+
+
 # Memory.
 
 
@@ -196,17 +213,20 @@ def _in_memory(need: Need, offer: NodeOffer) -> _Fit | _Refusal:
     in_vram = offer.vram_total > 0 and not offer.on_cpu and not need.on_cpu
     wanted = _wanted(need, offer, in_vram=in_vram)
     total, free = (offer.vram_total, offer.vram_free) if in_vram else (offer.ram_total, offer.ram_free)
+    excluded = tuple(one for one in offer.residents if one.excludes)
     if not total:  # Of a peer that tells nothing about its memory nothing can be concluded.
-        return _Fit(offer, wanted, (), 0)
+        return _Fit(offer, wanted, excluded, 0)
     size = wanted.size_bytes or _SOMETHING
     if size > total:
         return _too_large(need, offer, wanted, total)
     there = [one for one in offer.residents if _in_the_way(one, offer, in_vram=in_vram)]
-    evict = _fewest(size - free, [one for one in there if one.movable])
-    if evict is None:
+    freed = sum(_freed(one) for one in excluded if one in there)
+    fewest = _fewest(size - free - freed, [one for one in there if one.movable and not one.excludes])
+    if fewest is None:
         return _too_full(need, offer, wanted, free, there)
+    evict = (*excluded, *fewest)
     return _no_ram_beside(offer, wanted, evict) or _Fit(
-        offer, wanted, evict, min(free + _bytes(evict), total) - size
+        offer, wanted, evict, min(free + freed + _bytes(fewest), total) - size
     )
 
 
@@ -285,6 +305,11 @@ def _too_full(
     needs, free_there = _set_against(wanted, max(free, 0))
     lacks = f"{needs}, {free_there} free"
     if free + _bytes(there) >= (wanted.size_bytes or _SOMETHING):
+        if not offer.evicts:
+            why = f"and nothing is unloaded for one more replica of {need.model}"
+            return _Refusal(f"{lacks}, {why}; it is added when there is room", waiting_helps=True)
+        if offer.reserved:
+            return _Refusal(f"{lacks}, and models that have waited longer come first", waiting_helps=True)
         return _Refusal(f"{lacks}, and the other models there are busy; try again later", waiting_helps=True)
     helps = _what_helps(need, offer, wanted)
     if not idle:

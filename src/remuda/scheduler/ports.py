@@ -49,8 +49,9 @@ class ReplicaStore(Protocol):
         Conflict when it is to load `alone` and some other replica of its model is staging or loading."""
         ...
 
-    async def move(self, before: Replica, after: Replica) -> Replica | None:
-        """Write `after` if the row is still `before` (by its change); None when it is not."""
+    async def move(self, before: Replica, after: Replica, seen: int | None = None) -> Replica | None:
+        """Write `after` if the row is still `before` (by its change), and, where that is given, no replica
+        has changed after `seen`; None when it is not."""
         ...
 
     async def remove(self, replica: Replica) -> bool:

@@ -45,6 +45,7 @@ class AddReplica:
     why: str
     beside: int
     has_one: Collection[NodeId] = frozenset()
+    evicts: bool = True  # Others may go for it.
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +151,7 @@ def _for_load(
     at_most = config.max_replicas and len(counted) >= config.max_replicas
     if since is None or at_most or config.everywhere or around.now - since < BUSY_FOR:
         return []
-    return [AddReplica(name, f"all {len(counted)} are busy", len(counted))]
+    return [AddReplica(name, f"all {len(counted)} are busy", len(counted), evicts=False)]
 
 
 def _surplus(config: ModelConfig, counted: Sequence[Replica], around: GoalInputs) -> list[RemoveReplica]:
@@ -183,6 +184,13 @@ def spare(model: str, config: ModelConfig, rows: Sequence[Replica]) -> int:
     loaded = [row for row in rows if row.key.model == model and row.state is ReplicaState.LOADED]
     present = sum(row.revision == config.revision for row in loaded)
     return max(present - config.min_replicas, 0)
+
+
+def may_be_spared(replica: Replica, config: ModelConfig | None, rows: Sequence[Replica]) -> bool:
+    """Whether its model has enough without it; one of an older configuration serves nobody."""
+    if config is None or replica.revision != config.revision:
+        return True
+    return spare(config.id, config, rows) > 0
 
 
 # What cannot be had.

@@ -19,6 +19,7 @@ from remuda.core.ids import NodeId, ReplicaKey
 from remuda.fleet.verdicts import ObservedNode, installed, is_up, may_take_work
 from remuda.ops.model import UnloadCause, UnloadReason
 from remuda.scheduler.catalogue import Catalogued, ModelCatalogue
+from remuda.scheduler.eviction import BESIDE, FIRST, Turn
 from remuda.scheduler.load_ops import UnloadRequests
 from remuda.scheduler.model import Replica, Replicas, Unplaceable
 from remuda.scheduler.ports import ReplicaRows, RoutingTable
@@ -48,6 +49,7 @@ class ReplicaPlaces(Protocol):
         by: str,
         avoid: Mapping[NodeId, str],
         *,
+        turn: Turn,
         wanted: Callable[[Replicas], bool] | None,
     ) -> Replica | Unplaceable | None:
         """As for demand, but beside other loads of the model, and only while it is `wanted`."""
@@ -141,7 +143,8 @@ class ReplicaKeeper:
 
         avoid = dict.fromkeys(one.has_one, _HAS_ONE)
         try:
-            begun = await self._deps.placer.begin(model, BY, avoid, wanted=wanted)
+            turn = FIRST if one.evicts else BESIDE
+            begun = await self._deps.placer.begin(model, BY, avoid, turn=turn, wanted=wanted)
         except Conflict:  # Another frontend was quicker.
             return False
         if isinstance(begun, Unplaceable):

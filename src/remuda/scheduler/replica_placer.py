@@ -16,6 +16,7 @@ from remuda.ops.ports import OpSignal
 from remuda.scheduler.catalogue import Catalogued, ModelCatalogue
 from remuda.scheduler.demand import NO_NODE
 from remuda.scheduler.disk_room import FilesInFleet
+from remuda.scheduler.eviction import FIRST, Turn, groups_of, spares
 from remuda.scheduler.file_room import FileRoom
 from remuda.scheduler.load_ops import UnloadRequests, load_operation
 from remuda.scheduler.measured_memory import MemoryBook
@@ -91,11 +92,12 @@ class ReplicaPlacer:
         by: str,
         avoid: Mapping[NodeId, str] = NO_NODE,
         *,
+        turn: Turn = FIRST,
         wanted: Callable[[Replicas], bool] | None = None,
     ) -> Replica | Unplaceable | None:
         """`wanted`: of what is seen when it is placed, whether there is still one too few; then others of the
         model may be on their way beside it."""
-        survey = await self._survey(model, avoid)
+        survey = await self._survey(model, avoid, turn=turn)
         placed = survey.placed
         if wanted is not None and not wanted(survey.seen):
             return None
@@ -128,7 +130,12 @@ class ReplicaPlacer:
         return ModelFit(survey.need, tuple(sorted(nodes, key=lambda one: one.offer.name)))
 
     async def _survey(
-        self, model: Catalogued, avoid: Mapping[NodeId, str], known: Sequence[NeededFile] | None = None
+        self,
+        model: Catalogued,
+        avoid: Mapping[NodeId, str],
+        known: Sequence[NeededFile] | None = None,
+        *,
+        turn: Turn = FIRST,
     ) -> "_Survey":
         seen = await self._store.replicas()
         nodes, readings = await self._by.read_fleet()
@@ -141,7 +148,7 @@ class ReplicaPlacer:
         fetched = FilesInFleet(checks_disk=self._by.checks_disk)
         if self._by.room is not None and not self._by.shared:
             fetched = await self._by.room.known(nodes, seen.rows)
-        offered = self._offers(need, model, nodes, seen, supply, avoid, files, fetched)
+        offered = self._offers(need, model, nodes, seen, supply, avoid, files, fetched, turn)
         placed = place(need, offered)
         if isinstance(placed, Unplaceable) and supply and not any(one.known for one in supply.values()):
             placed = replace(placed, backend_unknown=True)
@@ -162,6 +169,7 @@ class ReplicaPlacer:
         avoid: Mapping[NodeId, str],
         files: Sequence[NeededFile],
         fetched: FilesInFleet,
+        turn: Turn,
     ) -> list[NodeOffer]:
         def unfit(node: NodeId) -> str:
             return avoid.get(node) or supply.get(node, NOWHERE).why_not
@@ -169,13 +177,13 @@ class ReplicaPlacer:
         def passing(node: NodeId) -> bool:
             return node in avoid or not supply.get(node, NOWHERE).told
 
-        pinned = {one.config.id for one in self._catalogue.models.values() if one.config.pinned}
+        configs = {name: one.config for name, one in self._catalogue.models.items()}
         by = self._by
         fleet = PlacementFacts(
             nodes,
             seen,
             by.in_flight,
-            pinned,
+            {name for name, config in configs.items() if config.pinned},
             unfit,
             by.shared,
             by.checks_disk,
@@ -183,6 +191,9 @@ class ReplicaPlacer:
             files,
             fetched,
             by.memory(),
+            spares(configs, seen.rows),
+            groups_of(configs),
+            turn,
         )
         here = {view.standing.node.id for view in nodes if view.standing.node.machine_id in self._by.here}
         return [

@@ -15,7 +15,7 @@ from remuda.core.ids import NodeId, ReplicaKey
 from remuda.ops.model import Ending, Kind, NotNeeded, Operation, OpId, Step, UnloadCause
 from remuda.ops.ports import Live
 from remuda.scheduler.load_ops import target_of
-from remuda.scheduler.model import Replica, ReplicaState
+from remuda.scheduler.model import Replica, Replicas, ReplicaState
 from remuda.scheduler.ports import Frontends, ReplicaStore, RoutingTable, WorkerCommands
 from remuda.scheduler.upkeep_rules import used_since
 from remuda.scheduler.worker_calls import stop_key
@@ -26,6 +26,11 @@ log = structlog.get_logger(__name__)
 _LOOK_S: Final = 0.25
 DRAIN: Final = timedelta(minutes=10)  # Then it is stopped, even if an answer is still being read.
 _USED_AGAIN: Final = NotNeeded("not needed any more: it was used again")
+_KEPT: Final = NotNeeded("not wanted any more: its model is to have as many replicas as it has")
+
+
+def always(seen: Replicas, replica: Replica) -> bool:
+    return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +43,9 @@ class _Going:
 
 
 class Unloader:
+    """`may_go`: whether what is seen leaves its model enough without this replica. Asked for one that goes
+    for want of use, for another frontend may be taking away another."""
+
     def __init__(
         self,
         store: ReplicaStore,
@@ -46,6 +54,8 @@ class Unloader:
         live: Callable[[], Awaitable[Live]],
         table: RoutingTable,
         drain: timedelta = DRAIN,
+        *,
+        may_go: Callable[[Replicas, Replica], bool] = always,
     ) -> None:
         self._store = store
         self._worker = worker
@@ -53,6 +63,7 @@ class Unloader:
         self._live = live
         self._table = table
         self._drain = drain
+        self._may_go = may_go
 
     async def unload(self, step: Step) -> Ending:
         """None when it is gone, also when it was gone before."""
@@ -77,7 +88,8 @@ class Unloader:
     async def _marked(self, step: Step) -> _Going | NotNeeded | None:
         """From here on no frontend that reads the store sends anything there."""
         while True:
-            replica = await self._row(target_of(step).key, step.node)
+            seen = await self._store.replicas()
+            replica = _row_in(seen, target_of(step).key, step.node)
             if replica is None:
                 await self._stop_unrecorded(step)
                 return None
@@ -89,8 +101,11 @@ class Unloader:
             idle_since = _idle_since(step, live)
             if idle_since is not None and await self._used(replica, idle_since):
                 return _USED_AGAIN
+            if idle_since is not None and not self._may_go(seen, replica):
+                return _KEPT
             going = replace(replica, state=ReplicaState.UNLOADING, why=target_of(step).reason)
-            written = await self._store.move(replica, going)
+            unseen = None if idle_since is None else seen.change
+            written = await self._store.move(replica, going, unseen)
             if written is not None:
                 self._table.rows_changed()
                 return _Going(written, idle_since)
@@ -113,8 +128,7 @@ class Unloader:
             log.info("unrecorded_process_not_stopped", replica=str(key), node=node, reason=error.message)
 
     async def _row(self, key: ReplicaKey, node: NodeId) -> Replica | None:
-        rows = (await self._store.replicas()).rows
-        return next((row for row in rows if row.key == key and row.node == node), None)
+        return _row_in(await self._store.replicas(), key, node)
 
     async def _drained(self, going: _Going) -> bool:
         """Whether its process may be stopped; False: it was used again."""
@@ -150,6 +164,10 @@ class Unloader:
             and not self._frontends.in_flight(frontend, replica.key)
             for frontend in await self._frontends.alive()
         )
+
+
+def _row_in(seen: Replicas, key: ReplicaKey, node: NodeId) -> Replica | None:
+    return next((row for row in seen.rows if row.key == key and row.node == node), None)
 
 
 def _loads(live: Iterable[Operation]) -> Collection[OpId]:

@@ -290,9 +290,9 @@ class SqlReplicaStore:
         except TimeoutError:
             raise unusable(self._database.name, "too many replicas are claimed at once") from None
 
-    async def move(self, before: Replica, after: Replica) -> Replica | None:
+    async def move(self, before: Replica, after: Replica, seen: int | None = None) -> Replica | None:
         assert (before.key, before.node) == (after.key, after.node), "a replica stays where it is"
-        return await self._database.transact(lambda c, now: _move(c, now, before, after))
+        return await self._database.transact(lambda c, now: _move(c, now, before, after, seen))
 
     async def remove(self, replica: Replica) -> bool:
         return await self._database.transact(lambda c, now: _remove(c, replica))
@@ -349,10 +349,12 @@ def _claim(
     return written
 
 
-def _move(connection: Connection, now: datetime, before: Replica, after: Replica) -> Replica | None:
+def _move(
+    connection: Connection, now: datetime, before: Replica, after: Replica, seen: int | None
+) -> Replica | None:
     latest = _take_turn(connection)
     there = _at(connection, before.key)
-    if there is None or there.change != before.change:
+    if there is None or there.change != before.change or seen not in (None, latest):
         return None
     written = replace(
         after,

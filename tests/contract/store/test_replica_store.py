@@ -424,3 +424,14 @@ async def test_nodes_removed_while_their_replicas_are_used_and_claimed_leave_non
         tasks.start_soon(use, 1)
         tasks.start_soon(use, -1)
     assert (await stores[0].replicas()).rows == ()
+
+
+async def test_move_that_depends_on_others_is_written_only_if_none_has_changed(
+    store: SqlReplicaStore, node: Node
+) -> None:
+    first = await loaded(store, a_replica(node.id))
+    seen = (await store.replicas()).change
+    await claimed(store, a_replica(node.id, index=1, op="load-2"))
+    going = replace(first, state=ReplicaState.UNLOADING)
+    assert await store.move(first, going, seen) is None
+    assert await store.move(first, going, (await store.replicas()).change)

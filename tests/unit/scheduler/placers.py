@@ -14,6 +14,7 @@ from remuda.ops.model import OpId, UnloadCause, UnloadReason
 from remuda.ops.progress import LiveProgress
 from remuda.scheduler.catalogue import Catalogued
 from remuda.scheduler.demand import NO_NODE, Demand
+from remuda.scheduler.eviction import FIRST, Turn
 from remuda.scheduler.load_ops import UnloadRequests
 from remuda.scheduler.model import Replica, Unplaceable
 from remuda.scheduler.replica_placer import PlacementInputs, ReplicaPlacer
@@ -71,14 +72,16 @@ class CountingPlacer:
 
     def __init__(self, placing: ReplicaPlacer) -> None:
         self.asked: list[str] = []
+        self.turns: list[Turn] = []
         self._placing = placing
 
     async def begin(
-        self, model: Catalogued, by: str, avoid: Mapping[NodeId, str] = NO_NODE
+        self, model: Catalogued, by: str, avoid: Mapping[NodeId, str] = NO_NODE, *, turn: Turn = FIRST
     ) -> Replica | Unplaceable | None:
         self.asked.append(model.config.id)
+        self.turns.append(turn)
         await time_passes(0.2)
-        return await self._placing.begin(model, by, avoid)
+        return await self._placing.begin(model, by, avoid, turn=turn)
 
 
 class DemandRig(PlacingRig):

@@ -20,7 +20,7 @@ from remuda.ops.model import (
     UnloadReason,
 )
 from remuda.scheduler.load_ops import unload_operation
-from remuda.scheduler.model import Replica, ReplicaState
+from remuda.scheduler.model import Replica, Replicas, ReplicaState
 from remuda.scheduler.unloader import Unloader
 from remuda.wire.models import ModelStop, ModelStopReply, RunningModel
 from tests.support.clocks import START
@@ -310,3 +310,24 @@ async def test_unload_that_was_begun_before_is_brought_to_its_end_though_it_is_u
     await rig.replicas.touch({replica.key: timedelta()})
     assert await unloader(rig).unload(step) is None
     assert await rig.rows() == ()
+
+
+async def test_idle_one_stays_if_its_model_has_no_more_than_it_is_to_have(rig: Rig) -> None:
+    """Another frontend has just begun to take away another."""
+    await rig.loaded(index=1, node=OTHER_NODE)
+    replica = await rig.loaded()
+    step = await idle_unload(rig, replica)
+    asked: list[int] = []
+
+    def may_go(seen: Replicas, one: Replica) -> bool:
+        asked.append(len(seen.rows))
+        return len(seen.rows) > 2
+
+    its_unloader = Unloader(
+        rig.replicas, rig.worker, rig.frontends, rig.operations.live, rig, DRAIN, may_go=may_go
+    )
+    ending = await its_unloader.unload(step)
+    assert isinstance(ending, NotNeeded)
+    assert "as many replicas as it has" in str(ending)
+    assert asked == [2]
+    assert {row.state for row in await rig.rows()} == {ReplicaState.LOADED}
