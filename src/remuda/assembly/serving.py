@@ -11,6 +11,7 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry
 
 from remuda.assembly.addresses import bind_host, loopback
+from remuda.assembly.adopted_servers import ServerRig
 from remuda.assembly.model_sources import model_objects
 from remuda.assembly.operations import FrontendParts, Workshop
 from remuda.assembly.running import Runner, background
@@ -127,10 +128,8 @@ class ServingRig:
         self._scheduling = SqlSchedulingStore(ground.parts.database)
         self._catalogue = ModelCatalogue(self._model_store, ground.models_path)
         self._tables, self._ledger = Tables(), RequestLedger()
-        sources = TableSources(self._replicas, ground.registry.standings, self._catalogue, ground.tokens)
-        self._keeper = TableKeeper(
-            self._tables, self._ledger, sources, ground.parts.bus, ground.parts.frontend, clock
-        )
+        self._servers = ServerRig(ground.parts.database, clock, self._tables, lambda: self._keeper.refresh())
+        self._keeper = self._table_keeper()
         self._peers = PeerLoads(
             ground.parts.frontend,
             self._tables,
@@ -143,7 +142,8 @@ class ServingRig:
         self._timeouts = GrpcTimeouts(
             settings.answer_silence.total_seconds(), settings.answer_limit.total_seconds()
         )
-        self._http = Pool(HttpTimeouts(whole_s=self._timeouts.whole_s, silence_s=self._timeouts.silence_s))
+        patience = HttpTimeouts(whole_s=self._timeouts.whole_s, silence_s=self._timeouts.silence_s)
+        self._http, self._servers_http = Pool(patience), Pool(patience, peer="the server")
         self._engine, self._worker_http = GrpcEngine(self._http), HttpWorker(self._http)
         self._translation = SharedTranslation(clock)
         self._files_http = Pool(request_files.TIMEOUTS)
@@ -165,6 +165,18 @@ class ServingRig:
             self._stored,
         )
         self._room = self._file_room()
+
+    def _table_keeper(self) -> TableKeeper:
+        ground = self._ground
+        return TableKeeper(
+            self._tables,
+            self._ledger,
+            TableSources(self._replicas, ground.registry.standings, self._catalogue, ground.tokens),
+            ground.parts.bus,
+            ground.parts.frontend,
+            ground.parts.clock,
+            extended=self._servers.watch.extended,
+        )
 
     def _file_room(self) -> FileRoom:
         return FileRoom(
@@ -283,20 +295,22 @@ class ServingRig:
         cold = self._cold_path(demand, suspects)
         folder = self._followed_folder()
         figures = InferenceFigures(ground.figures, self._tables, self._ledger)
-        upstreams = OpenUpstreams(clock, http=self._http, grpc_factory=self._grpc)
+        upstreams = OpenUpstreams(clock, http=self._http, servers=self._servers_http, grpc_factory=self._grpc)
         dispatcher = RequestDispatcher(
             self._tables,
             self._ledger,
             upstreams,
-            cold,
+            self._servers.loading(cold),
             clock,
             waits_of(settings),
             figures=figures,
+            budgets=self._servers.spending,
         )
         models = self._models(placing, unloads)
         serving = self._serving(models, folder, cold, suspects, placing)
         runners: Sequence[Runner] = (
             *self._file_runners(),
+            *self._servers.runners,
             self._translation.left.run,
             folder.run,
             self._keeper.run,
@@ -344,6 +358,7 @@ class ServingRig:
             self._room,
             self._prospects(installs, placing),
             SqlBenchmarkStore(ground.parts.database),
+            self._servers.service({ground.parts.settings.port}),
             self._told.heard,
             self._memory.of,
             self._stored,

@@ -27,6 +27,7 @@ from remuda.cli import (
     models,
     nodes,
     ops,
+    servers,
 )
 from remuda.cli.argv import hide_secrets_from_argv
 from remuda.cli.commands import NoSuchCommand, Verbs, examples, settings_command
@@ -270,6 +271,7 @@ for verb in (
     backends.group,
     ops.group,
     keys.group,
+    servers.group,
     models.group,
     chat.run,
     model_installs.pull,

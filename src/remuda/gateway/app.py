@@ -27,6 +27,7 @@ from remuda.gateway.admin import (
     operations,
     ops_api,
     scheduling,
+    servers,
 )
 from remuda.gateway.admin import keys as admin_keys
 from remuda.gateway.admin import nodes as admin_nodes
@@ -58,6 +59,7 @@ _ROUTERS = (
     model_installs.routes,
     model_uploads.routes,
     benchmarks.routes,
+    servers.routes,
     scheduling.routes,  # Before those for nodes, whose ids would take /api/nodes/scheduling and
     models.routes,  # /api/nodes/models.
     admin_nodes.routes,

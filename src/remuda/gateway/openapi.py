@@ -39,6 +39,7 @@ from remuda.wire.benchmarks import BenchmarkReport
 from remuda.wire.console import SignIn
 from remuda.wire.models import ModelUnload
 from remuda.wire.scheduling import SchedulingBody
+from remuda.wire.servers import ScanRequest, ServerPatch, ServerRequest
 
 _HEAD: Final = """<!doctype html>
 <html lang="en">
@@ -138,6 +139,9 @@ _BODIES: tuple[type[BaseModel], ...] = (
     serving.ModelUnloadBody,
     ModelUnload,
     BenchmarkReport,
+    ScanRequest,
+    ServerPatch,
+    ServerRequest,
 )
 _ABOUT = """The API of the fleet: inference as in OpenAI's API, registration and reports of workers, and
 administration.

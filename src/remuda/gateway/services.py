@@ -46,6 +46,7 @@ from remuda.scheduler.model import Replica
 from remuda.scheduler.model_edits import ModelEdits
 from remuda.scheduler.scheduling_edits import SchedulingEdits
 from remuda.scheduler.service import Models
+from remuda.servers.service import ServerService
 from remuda.wire.admin import FrontendPart, JoinLines
 from remuda.wire.broadcasts import StagingStatus
 from remuda.wire.console import AttentionItem, SettingItem
@@ -140,6 +141,7 @@ class Serving:
     room: FileRoom
     prospects: Prospects
     benchmarks: BenchmarkStore
+    servers: ServerService
     staging_elsewhere: Callable[[], Sequence[StagingStatus]]  # As other frontends on the bus have told it.
     measured: Callable[[Replica], MemoryUse | None] = lambda replica: None  # What its process takes.
     storage: ModelStorage | None = None  # None: no object storage is configured.

@@ -66,6 +66,30 @@ class RequestUnsupported(UpstreamFailed):
         super().__init__(Fault.REFUSED, message, status=400)
 
 
+class RateLimited(UpstreamFailed):
+    """A server says that it is asked too often: it has done nothing for this request."""
+
+    code = "rate_limit_exceeded"
+
+    def __init__(self, message: str, retry_after_s: float) -> None:
+        super().__init__(Fault.NOT_LOADED, message, status=429)
+        self.retry_after_s = retry_after_s
+
+
+class Unaffordable(UpstreamFailed):
+    """A server's budget does not allow this request. Another server may have it."""
+
+    code = "insufficient_quota"
+    retryable = False
+
+    def __init__(self, message: str, *, hint: str = "", status: int = 429) -> None:
+        super().__init__(Fault.REFUSED, message, status=status, hint=hint)
+
+    @property
+    def elsewhere(self) -> bool:
+        return True
+
+
 _CONTEXT: Final = re.compile(
     r"exceeds? (?:the )?(?:available |maximum |model's )*context"
     r"|context (?:size|length|window) (?:has been )?exceeded"

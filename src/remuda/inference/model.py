@@ -45,6 +45,7 @@ class CallTally:
     completion_tokens: int = 0
     first_token_s: float | None = None
     last_token_s: float | None = None
+    usage_told: bool = False  # The backend has said how many tokens there were; else they were counted here.
     stop_sequence: str = ""  # At which the answer ended, of those asked for; empty: at none, or not known.
 
 
@@ -56,6 +57,9 @@ class ReplicaEndpoint:
     protocol: str = ""  # Empty: gRPC.
     path: str = ""  # Of one that speaks HTTP: its place at `address`.
     token: str = field(default="", repr=False)
+    server: str = ""  # Of one on an adopted server, the server's name.
+    model: str = ""  # What the model is called there; empty: as it is here.
+    encrypted: bool = False
 
 
 class InferenceCall(msgspec.Struct, frozen=True):
@@ -74,6 +78,8 @@ class InferenceCall(msgspec.Struct, frozen=True):
     created: int  # Unix seconds: the answer's `created`.
     tally: CallTally = msgspec.field(default_factory=CallTally)
     context: int = 0  # Tokens that the model is loaded for; 0: not known.
+    max_tokens: int = 0  # Asked for where the request has no limit of its own; 0: nothing is added.
+    paid: bool = False  # What it takes is paid for, and so has to be known.
     files: ReplicaEndpoint | None = None  # The chosen replica's worker, for the files of the request.
 
     @property

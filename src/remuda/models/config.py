@@ -36,6 +36,7 @@ _NUMBERS: Final = frozenset(f"tag:yaml.org,2002:{kind}" for kind in ("int", "flo
 _SHA256: Final = re.compile(r"[0-9a-fA-F]{64}")
 _URI: Final = re.compile(r"[!-~]{1,2048}")
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
+_UPSTREAM: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,39}(/[!-~]{1,300})?")
 _RESOLVER: Final = yaml.resolver.Resolver()
 _CONSTRUCTOR: Final = yaml.constructor.SafeConstructor()
 
@@ -214,6 +215,15 @@ Hash = Annotated[str, AfterValidator(_valid_hash)]
 Pattern = Annotated[str, AfterValidator(_valid_pattern)]
 
 
+def _valid_upstream(name: str) -> str:
+    if not _UPSTREAM.fullmatch(name):
+        raise ValueError(f"{name[:60]!r} is not SERVER or SERVER/MODEL")
+    return name
+
+
+ServerModelName = Annotated[str, AfterValidator(_valid_upstream)]
+
+
 class DownloadFile(Section):
     """One of `download_files`: fetched before the model is loaded."""
 
@@ -332,6 +342,10 @@ class ModelConfig(Section):
     max_replicas: Annotated[int, Field(ge=0, le=REPLICAS_MAX)] = 0  # 0: no limit but what nodes take.
     replicas: Literal["", "all"] = ""  # `all`: one on each node that matches.
     concurrency_groups: Annotated[tuple[str, ...], Field(max_length=32)] = ()  # Models that share no node.
+    # Servers that answer when no node can, in this order: SERVER/MODEL, or SERVER for a model of this name.
+    upstreams: Annotated[
+        tuple[Annotated[str, AfterValidator(_valid_upstream)], ...], Field(max_length=20)
+    ] = ()
     unknown: tuple[str, ...] = Field(default=(), exclude=True)
 
     @model_validator(mode="after")
@@ -364,7 +378,7 @@ class ModelConfig(Section):
     def revision(self) -> str:
         """Of what replicas are made from: another one must not be served by replicas of this. What was not
         written does not count, so that frontends of two versions agree, though one knows more keys."""
-        elsewhere = {"description", "disabled", *SCHEDULING_KEYS}
+        elsewhere = {"description", "disabled", "upstreams", *SCHEDULING_KEYS}
         # Where files come from; and earlier releases, which do not know these, would take every replica of
         # such a model for an outdated one.
         elsewhere |= {"download_files", "artifacts"}

@@ -88,7 +88,7 @@ class Confirming:
         """Ask, if the table is stale; otherwise the table itself is what is known."""
         read_s = self._read_s()
         answers: Answers = {}
-        routes = self._tables.routes()
+        routes = self._tables.replicas()
         if self._is_stale(read_s):
             answers = await self._ask(routes)
         if not self._is_stale(self._read_s()):  # The store may have come back meanwhile.

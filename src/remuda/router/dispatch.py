@@ -10,13 +10,14 @@ import anyio
 from msgspec import structs
 
 from remuda.core.clock import Clock
-from remuda.core.errors import NoCapacity
+from remuda.core.errors import NoCapacity, RemudaError
 from remuda.inference.answers import AnswerSink
-from remuda.inference.failures import UpstreamFailed
+from remuda.inference.failures import Unaffordable, UpstreamFailed
 from remuda.inference.model import WITH_FILES, InferenceCall, Upstreams
 from remuda.router.live_table import Tables
 from remuda.router.loading import Loading, LoadStatus, Meanwhile, ModelUnknown, Overloaded
-from remuda.router.table import Route, choose
+from remuda.router.spending import Budgets, nothing_paid
+from remuda.router.table import Route, choose, first_with_room
 from remuda.router.usage import RequestLedger
 
 _TABLE_S: Final = 1.0  # After which the load is asked for again.
@@ -53,7 +54,7 @@ def may_try_again(failures: Sequence[UpstreamFailed]) -> bool:
 
     A replica that refused the connection or has no model has not seen the request, so nothing is lost by
     asking the next. One that broke off may have crashed because of it."""
-    processed = sum(not failure.unprocessed for failure in failures)
+    processed = sum(not (one.unprocessed or isinstance(one, Unaffordable)) for one in failures)
     return failures[-1].elsewhere and processed < _PROCESSED_MAX and len(failures) < _TRIES_MAX
 
 
@@ -90,6 +91,7 @@ class RequestDispatcher:
         waits: WaitLimits,
         *,
         figures: WaitingFigures = _UNCOUNTED,
+        budgets: Budgets = nothing_paid,
     ) -> None:
         self._tables = tables
         self._ledger = ledger
@@ -98,6 +100,7 @@ class RequestDispatcher:
         self._clock = clock
         self._waits = waits
         self._figures = figures
+        self._budgets = budgets
         self._waiting = Counter[str]()
         self._lines = defaultdict[str, deque[anyio.Event]](deque)
 
@@ -139,7 +142,7 @@ class RequestDispatcher:
         routing.route = route
         routing.tried.append(route)
         try:
-            await self._upstreams.at(route.endpoint).serve(call, sink)
+            await self._serve(route, call, sink)
         except UpstreamFailed as failure:
             if failure.elsewhere:
                 self._loading.suspect(route, failure)
@@ -147,6 +150,14 @@ class RequestDispatcher:
         finally:
             self._ledger.end(route)
             self._wake_next(model)
+
+    async def _serve(self, route: Route, call: InferenceCall, sink: AnswerSink) -> None:
+        upstream = self._upstreams.at(route.endpoint)
+        if not route.paid:
+            await upstream.serve(call, sink)
+            return
+        async with self._budgets(route, call) as bounded:
+            await upstream.serve(bounded, sink)
 
     async def _cause(self, routing: RoutingRecord) -> str:
         """Why a replica failed, where more is known than it could say itself; else empty."""
@@ -157,7 +168,7 @@ class RequestDispatcher:
 
     async def _another(self, model: str, routing: RoutingRecord, meanwhile: Meanwhile) -> bool:
         """Whether there is a replica to try, or will be one because all that failed are gone."""
-        if self._open_to(model, routing):
+        if self._open_to(model, routing) or self._overflow(model, routing) is not None:
             return True
         failed = routing.tried[-1].node_name
         await meanwhile(LoadStatus(model, waits_for=f"{failed}: {routing.failures[-1].message}"))
@@ -172,7 +183,23 @@ class RequestDispatcher:
         return True
 
     def _free(self, model: str, routing: RoutingRecord) -> Route | None:
-        return choose(self._open_to(model, routing), self._ledger.load, self._ledger.last_turn)
+        routes = self._open_to(model, routing)
+        route = choose(routes, self._ledger.load, self._ledger.last_turn)
+        if route is not None:
+            return route
+        entry = self._tables.now.models.get(model)
+        if entry is None or not entry.overflow or not (routes or routing.tried or not entry.ours):
+            return None
+        return self._overflow(model, routing)
+
+    def _overflow(self, model: str, routing: RoutingRecord) -> Route | None:
+        """A server that this model lists for when no node of ours can answer."""
+        entry = self._tables.now.models.get(model)
+        if entry is None or not entry.overflow:
+            return None
+        tried = {route.id for route in routing.tried}
+        there = [route for route in entry.overflow if routing.node in ("", route.node_name)]
+        return first_with_room([route for route in there if route.id not in tried], self._ledger.load)
 
     def _open_to(self, model: str, routing: RoutingRecord) -> Sequence[Route]:
         """Not those that have failed this very request."""
@@ -224,11 +251,11 @@ class RequestDispatcher:
                     await self._require_on_node(model, routing, changed)
                     continue
                 left_s = 0.0 if too_many else self._left_to_load(began_s)
-                await self._loading.bring(model, left_s, meanwhile)
-                if not self._reopened(model, routing):
-                    if left_s == 0.0:
-                        raise _no_other(model, routing)
-                    await self._change_of_table(changed)
+                if (route := await self._brought(model, left_s, routing, meanwhile)) is not None:
+                    return route
+                if left_s == 0.0 and not self._reopened(model, routing):
+                    raise _no_other(model, routing)
+                await self._until_open(model, routing, changed)
             elif (route := self._free(model, routing)) is not None:
                 return route
             elif too_many:
@@ -240,6 +267,25 @@ class RequestDispatcher:
                 seat_by_s = seat_by_s or self._clock.monotonic() + self._waits.seat_s
                 if (route := await self._in_line(model, routing, seat_by_s)) is not None:
                     return route
+
+    async def _brought(
+        self, model: str, left_s: float | None, routing: RoutingRecord, meanwhile: Meanwhile
+    ) -> Route | None:
+        """None once it is loaded; a server that the model lists, when no node can have it."""
+
+        async def or_elsewhere(status: LoadStatus) -> None:
+            if status.waits_for and self._overflow(model, routing) is not None:
+                raise NoCapacity(status.waits_for)  # Nothing is being loaded.
+            await meanwhile(status)
+
+        try:
+            await self._loading.bring(model, left_s, or_elsewhere)
+        except RemudaError:
+            route = self._overflow(model, routing)
+            if route is None:
+                raise
+            return route
+        return None
 
     async def _require_on_node(self, model: str, routing: RoutingRecord, changed: anyio.Event) -> None:
         """NoCapacity unless the table is about to have it: another frontend may have loaded it just now.
@@ -253,6 +299,10 @@ class RequestDispatcher:
         if self._waits.load_s is None:
             return None
         return max(began_s + self._waits.load_s - self._clock.monotonic(), 0.0)
+
+    async def _until_open(self, model: str, routing: RoutingRecord, changed: anyio.Event) -> None:
+        if not self._reopened(model, routing):
+            await self._change_of_table(changed)
 
     async def _change_of_table(self, changed: anyio.Event) -> None:
         """It was loaded a moment ago, and the table is about to know."""

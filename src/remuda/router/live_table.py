@@ -70,6 +70,10 @@ class Tables:
         entries = self._whole.models.values()
         return list({route.id: route for entry in entries for route in entry.routes}.values())
 
+    def replicas(self) -> list[Route]:
+        """Of those, the ones that run on nodes."""
+        return [route for route in self.routes() if not route.server]
+
     def has(self, route: Route) -> bool:
         """Whether it can be chosen."""
         entry = self.now.models.get(route.key.model)
@@ -119,7 +123,9 @@ class Tables:
 
     def _without(self, gone: frozenset[RouteId]) -> Table:
         def less(entry: RoutedModel) -> RoutedModel:
-            return replace(entry, routes=tuple(route for route in entry.routes if route.id not in gone))
+            routes = tuple(route for route in entry.routes if route.id not in gone)
+            overflow = tuple(route for route in entry.overflow if route.id not in gone)
+            return replace(entry, routes=routes, overflow=overflow)
 
         models = {name: less(entry) for name, entry in self._whole.models.items()}
         return replace(self._whole, models=MappingProxyType(models))
@@ -168,6 +174,10 @@ class TableSources:
     tokens: NodeTokens
 
 
+def _as_built(table: Table) -> Table:
+    return table
+
+
 class _Ledger(Protocol):
     """The part of `usage.RequestLedger` that is kept in step with the table."""
 
@@ -187,14 +197,16 @@ class TableKeeper:
         clock: Clock,
         *,
         every_s: float = _EVERY_S,
+        extended: Callable[[Table], Table] = _as_built,
     ) -> None:
-        """It looks by itself every so often."""
+        """It looks by itself every so often. `extended` adds what is not in the fleet."""
         self._tables = tables
         self._ledger = ledger
         self._sources = sources
         self._frontend = frontend
         self._clock = clock
         self._every_s = every_s
+        self._extended = extended
         self._table: Table | None = None
         self._rows: Replicas | None = None
         self._views = ObservedNodes()
@@ -289,11 +301,12 @@ class TableKeeper:
         nodes = await self._read_fleet(rows)
         models = {name: _configured(model) for name, model in self._sources.catalogue.models.items()}
         # In a thread: with thousands of replicas it takes longer than any stream should wait for its turn.
-        table = await run_sync(build, rows, nodes, models, self._sources.tokens)
+        table = self._extended(await run_sync(build, rows, nodes, models, self._sources.tokens))
         if table != self._table:
             self._table = table
             self._tables.replace(table)
-            self._ledger.keep(frozenset(row.key for row in rows.rows))
+            servers = {route.key for route in self._tables.routes() if route.server}
+            self._ledger.keep(frozenset(row.key for row in rows.rows) | servers)
         self._tables.stay()
         self.read_s = began_s
         self._note_unloading(rows)
@@ -390,5 +403,7 @@ async def close_stale_connections(
     while True:
         changed = tables.changed
         entries = tables.now.models.values()
-        await connections.forget({route.endpoint for entry in entries for route in entry.routes})
+        await connections.forget(
+            {route.endpoint for entry in entries for route in (*entry.routes, *entry.overflow)}
+        )
         await changed.wait()

@@ -48,6 +48,8 @@ class Route:
     silent: bool = False  # Its node is overdue: others are preferred.
     worker: ReplicaEndpoint | None = None  # The HTTP server of the worker that runs it.
     price: TokenPrice | None = None  # What its tokens cost; None: nothing is known of a price.
+    server: str = ""  # Of one on an adopted server, the server's name, which is `node_name` too.
+    paid: bool = False  # What it costs comes out of the server's budget.
 
     @property
     def id(self) -> RouteId:
@@ -57,13 +59,18 @@ class Route:
 
 @dataclass(frozen=True, slots=True)
 class RoutedModel:
-    """A configured model. `listed`: its bytes are somewhere, or it is loaded."""
+    """A configured model, or one on an adopted server. `listed`: its bytes are somewhere, or it is loaded.
+    `overflow`: where requests go when none of `routes` has room, in this order. `ours`: it can be loaded on
+    nodes. `absence`: why servers that have it cannot be used, if some cannot."""
 
     config: ModelConfig
     routes: tuple[Route, ...] = ()
     listed: bool = False
     created: int = 0  # Unix seconds, for /v1/models.
     context: int = 0  # Tokens that it is loaded for; 0: not known here.
+    overflow: tuple[Route, ...] = ()
+    ours: bool = True
+    absence: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,3 +187,8 @@ def choose(
         if best_rank is None or rank < best_rank:
             best, best_rank = route, rank
     return best
+
+
+def first_with_room(overflow: Sequence[Route], in_flight: Callable[[Route], int]) -> Route | None:
+    """Servers in the order in which the model lists them: each only when those before it are full."""
+    return next((one for one in overflow if not one.parallel or in_flight(one) < one.parallel), None)

@@ -31,7 +31,7 @@ from remuda.scheduler.scheduling import SchedulingTerms
 from remuda.store.ops_codec import Document, StoredReason, StoredSource, StoredStepReason
 from remuda.wire.nodes import InstalledArtifact
 
-SCHEMA_VERSION = 26
+SCHEMA_VERSION = 27
 """What this release writes. Counts up with each migration."""
 
 MIN_COMPATIBLE_VERSION = 1
@@ -433,6 +433,30 @@ key_leases = Table(  # What frontends have spent and set aside of what keys may 
     Column("ends_at", Instant, nullable=False),
     Column("amount", BigInteger, nullable=False),
     Column("renewed_at", Instant, nullable=False),
+)
+
+servers = Table(
+    "servers",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("kind", Text, nullable=False),
+    Column("url", Text, nullable=False),
+    Column("key", Text, nullable=False),
+    Column("paid", Boolean, nullable=False),
+    Column("prices", Document(dict[str, str]), nullable=False),  # By model: READ/WRITTEN.
+    Column("budget", BigInteger, nullable=False),
+    Column("parallel", Integer, nullable=False),
+    Column("max_tokens", Integer, nullable=False),
+    Column("change", BigInteger, nullable=False),
+)
+
+server_spending = Table(  # Outlives its server: a name that is used again has the budget that is left.
+    "server_spending",
+    metadata,
+    Column("server", Text, primary_key=True),
+    Column("month", Text, primary_key=True),  # Such as 2026-11, UTC.
+    Column("taken", BigInteger, nullable=False),  # By frontends, to spend.
+    Column("spent", BigInteger, nullable=False),
 )
 
 schema_info = Table(  # One row: what the newest release that migrated this database said about itself.

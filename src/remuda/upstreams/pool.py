@@ -22,10 +22,16 @@ class OpenUpstreams:
     its own upstream, made by `grpc_factory`."""
 
     def __init__(
-        self, clock: Clock, *, http: Pool, grpc_factory: Callable[[ReplicaEndpoint], ClosableUpstream]
+        self,
+        clock: Clock,
+        *,
+        http: Pool,
+        servers: Pool | None = None,
+        grpc_factory: Callable[[ReplicaEndpoint], ClosableUpstream],
     ) -> None:
         self._clock = clock
         self._http = http
+        self._servers = servers or http
         self._grpc_factory = grpc_factory
         self._relayed: dict[ReplicaEndpoint, HttpUpstream] = {}
         self._called: dict[ReplicaEndpoint, ClosableUpstream] = {}
@@ -34,7 +40,8 @@ class OpenUpstreams:
         if endpoint.protocol == HTTP:
             relayed = self._relayed.get(endpoint)
             if relayed is None:
-                relayed = self._relayed[endpoint] = HttpUpstream(endpoint, self._http, self._clock)
+                pool = self._servers if endpoint.server else self._http
+                relayed = self._relayed[endpoint] = HttpUpstream(endpoint, pool, self._clock)
             return relayed
         called = self._called.get(endpoint)
         if called is None:
@@ -51,3 +58,4 @@ class OpenUpstreams:
     async def aclose(self) -> None:
         await self.forget(())
         self._http.close()
+        self._servers.close()

@@ -184,7 +184,8 @@ def reads_a_body(path: str, method: str) -> bool:
     if path.startswith("/api/node/") and path.endswith(BODIES_OF_WORKERS):
         return method == "post"
     if (
-        path in ("/api/keys", "/api/nodes/invites", "/api/nodes/scheduling")
+        path
+        in ("/api/keys", "/api/nodes/invites", "/api/nodes/scheduling", "/api/servers", "/api/servers/scan")
         or path in (*ALL_ENDPOINTS, *ANTHROPICS)
         or path.endswith(BODIES_OF_OPERATIONS)
     ):

@@ -78,6 +78,7 @@ SERVING = Serving(  # Only what a view asks for.
     room=None,  # type: ignore[arg-type]
     prospects=None,  # type: ignore[arg-type]
     benchmarks=None,  # type: ignore[arg-type]
+    servers=None,  # type: ignore[arg-type]
     staging_elsewhere=list,
 )
 

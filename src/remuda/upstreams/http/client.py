@@ -6,6 +6,7 @@ more is read from the socket while the reader is behind. Knows nothing of what i
 
 import asyncio
 import math
+import ssl
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple, cast
@@ -259,21 +260,25 @@ _LOOK_EVERY_S: Final = 1.0  # Limits are noticed so much late, or by a quarter o
 class ServerAddress(NamedTuple):
     host: str
     port: int
+    encrypted: bool = False
 
     @classmethod
-    def parsed(cls, text: str) -> "ServerAddress":
+    def parsed(cls, text: str, *, encrypted: bool = False) -> "ServerAddress":
         """Of HOST:PORT. UpstreamFailed for any other text: a worker may say anything."""
         parts = host_and_port(text)
         if parts is None:
             raise UpstreamFailed(Fault.UNREACHABLE, "the worker's address is not HOST:PORT", unsent=True)
-        return cls(*parts)
+        return cls(*parts, encrypted)
 
 
 class Pool:
     """Belongs to the event loop in which it is first used. Limits are looked after by one timer for all."""
 
-    def __init__(self, timeouts: HttpTimeouts | None = None) -> None:
+    def __init__(self, timeouts: HttpTimeouts | None = None, *, peer: str = "the worker") -> None:
+        """`peer`: what those who answer are called in failures."""
         self._timeouts = timeouts = timeouts or HttpTimeouts()
+        self._peer = peer
+        self._tls: ssl.SSLContext | None = None  # Made when it is first needed: it reads all certificates.
         shortest_s = min(timeouts.whole_s, timeouts.silence_s, timeouts.idle_s)
         self._look_every_s = min(_LOOK_EVERY_S, shortest_s / 4)
         self._busy: dict[HttpConnection, ServerAddress] = {}
@@ -345,18 +350,27 @@ class Pool:
                     address.host,
                     address.port,
                     lambda one: loop.create_connection(
-                        lambda: HttpConnection(loop, self._timeouts), one, address.port
+                        lambda: HttpConnection(loop, self._timeouts),
+                        one,
+                        address.port,
+                        ssl=self._tls_context() if address.encrypted else None,
+                        server_hostname=address.host if address.encrypted else None,
                     ),
                 )
         except TimeoutError:
-            words = f"the worker could not be reached within {self._timeouts.connect_s:g} s"
+            words = f"{self._peer} could not be reached within {self._timeouts.connect_s:g} s"
             raise UpstreamFailed(Fault.UNREACHABLE, words, unsent=True) from None
         except OSError as error:
-            words = f"the worker could not be reached: {error.strerror or error}"
+            words = f"{self._peer} could not be reached: {error.strerror or error}"
             if turned_away(error):
                 raise ServerTurnedAway(words) from error
             raise UpstreamFailed(Fault.UNREACHABLE, words, unsent=True) from error
         return connection
+
+    def _tls_context(self) -> ssl.SSLContext:
+        if self._tls is None:
+            self._tls = ssl.create_default_context()
+        return self._tls
 
     async def _asked(
         self, connection: HttpConnection, address: ServerAddress, head: bytes, body: bytes, streamed: bool

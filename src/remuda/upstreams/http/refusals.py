@@ -6,7 +6,13 @@ from typing import Final
 
 import msgspec
 
-from remuda.inference.failures import Fault, RequestUnsupported, UpstreamFailed, clients_fault
+from remuda.inference.failures import (
+    Fault,
+    RateLimited,
+    RequestUnsupported,
+    UpstreamFailed,
+    clients_fault,
+)
 
 REFUSAL_HEADER: Final = b"x-remuda-refusal"  # Set by a worker's own answers, before its backend has spoken.
 UNREAD_HEADER: Final = b"x-remuda-unread"  # The backend hung up before it had read all of the request.
@@ -63,6 +69,44 @@ def failure(status: int, refusal: bytes, body: bytes, *, unread: bool = False) -
             Fault.BROKE, f"the backend answered with HTTP status {status}, which makes no sense"
         )
     return None
+
+
+_RETRY_S: Final = (
+    5.0  # After which a server is asked again that says it is asked too often, but not until when.
+)
+
+
+def server_failure(
+    server: str, status: int, headers: Mapping[bytes, bytes], body: bytes
+) -> UpstreamFailed | None:
+    """The same for an adopted server: it knows nothing of workers, and some of what it says is for those who
+    look after its key."""
+    words = in_words(body) or f"HTTP status {status}"
+    if 300 <= status < 400:
+        leads = headers.get(b"location", b"").decode("latin-1")[:200] or "another address"
+        return UpstreamFailed(
+            Fault.BROKE,
+            f"the server {server} redirects to {leads}, which is not followed",
+            hint="adopt it by the address that it leads to",
+        )
+    if status in (401, 403):
+        return UpstreamFailed(Fault.UNREACHABLE, f"the server {server} refuses its key: {words}", unsent=True)
+    if status == 402:
+        return UpstreamFailed(
+            Fault.UNREACHABLE, f"the server {server} wants to be paid: {words}", unsent=True
+        )
+    if status == 429:
+        return RateLimited(f"the server {server} is asked too often: {words}", _retry_after(headers))
+    if status in (502, 504, 529):
+        return UpstreamFailed(Fault.BROKE, f"the server {server} cannot answer now: {words}", status=503)
+    return failure(status, b"", body)
+
+
+def _retry_after(headers: Mapping[bytes, bytes]) -> float:
+    try:
+        return max(float(headers.get(b"retry-after", b"")), 0.1)
+    except ValueError:
+        return _RETRY_S
 
 
 def expect_type(headers: Mapping[bytes, bytes], wanted: bytes) -> bytes:

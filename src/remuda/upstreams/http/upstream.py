@@ -45,6 +45,7 @@ from remuda.upstreams.http.refusals import (
     failure,
     in_words,
     is_openai_error,
+    server_failure,
 )
 from remuda.upstreams.http.relaying import Events, Renamer, usage_in, with_members
 from remuda.upstreams.http.tokenizing import tokens_of
@@ -129,8 +130,9 @@ class _Texts:
             await self._sink.finish(index, FinishReason.STOP)
         tally = self._call.tally
         if usage is None:
-            usage = Usage(tally.prompt_tokens, tally.completion_tokens)
-        elif self._count > 1:
+            await self._sink.end(Usage(tally.prompt_tokens, tally.completion_tokens))
+            return
+        if self._count > 1:
             usage = usage._replace(prompt_ms=None, completion_ms=None)
         _note(self._call, usage)
         await self._sink.end(usage)
@@ -156,6 +158,7 @@ async def _whole_body(answer: HttpConnection) -> bytes:
 
 def _note(call: InferenceCall, usage: Usage) -> None:
     call.tally.prompt_tokens, call.tally.completion_tokens = usage.prompt_tokens, usage.completion_tokens
+    call.tally.usage_told = True
 
 
 WHOLE_BYTES_MAX: Final = 1 << 20  # An answer up to here is sent when complete, a longer one as it comes.
@@ -191,15 +194,16 @@ class HttpUpstream:
             raise RequestUnsupported(
                 f"{call.model.id} is served over HTTP, and files are only sent to backends that speak gRPC"
             )
-        relay = sink.relay(AnswerFormat.OPENAI)
-        address = self._address = self._address or ServerAddress.parsed(self._endpoint.address)
-        changed = _changed_members(call, decoded=relay is None)
+        relay = None if self._must_count(call) else sink.relay(AnswerFormat.OPENAI)
+        address = self._server()
+        changed = _changed_members(call, self._endpoint.model or call.model.id, decoded=relay is None)
         body = await rewritten(call.body, changed) if changed else call.body
         head = b"%s%d\r\n\r\n" % (self._heads[call.kind], len(body))
         answer = await self._pool.exchange(address, head, body, streamed=call.stream)
         try:
             if not 200 <= answer.status < 300:
-                await _refuse(answer, relay, begun=sink.begun)
+                call.tally.usage_told = answer.status < 500  # A request that is refused takes nothing.
+                await _refuse(answer, relay, begun=sink.begun, server=self._endpoint.server)
             elif relay is None:
                 await pass_on_typed(answer, call, sink, self._clock)
             elif call.stream:
@@ -209,14 +213,28 @@ class HttpUpstream:
         finally:
             self._pool.release(answer)
 
+    def _server(self) -> ServerAddress:
+        if self._address is None:
+            where = self._endpoint
+            self._address = ServerAddress.parsed(where.address, encrypted=where.encrypted)
+        return self._address
+
+    def _must_count(self, call: InferenceCall) -> bool:
+        """Some servers tell what a stream took only if they are asked to, which a client may not have done;
+        where it is paid for it has to be known."""
+        if not (call.paid and call.stream):
+            return False
+        options = getattr(call.request, "stream_options", None)
+        return options is None or not options.include_usage
+
     async def _ask(self, path: str, body: bytes) -> bytes:
         """What is answered to this, beside the paths that every server has."""
-        address = self._address = self._address or ServerAddress.parsed(self._endpoint.address)
+        address = self._server()
         head = b"%s%d\r\n\r\n" % (_head(self._endpoint, path), len(body))
         answer = await self._pool.exchange(address, head, body)
         try:
             if not 200 <= answer.status < 300:
-                await _refuse(answer, None, begun=False)
+                await _refuse(answer, None, begun=False, server=self._endpoint.server)
             return await _whole_body(answer)
         finally:
             self._pool.release(answer)
@@ -268,11 +286,14 @@ async def _relay_whole(answer: HttpConnection, call: InferenceCall, relay: ByteS
     _note_usage(call, end)
 
 
-async def _refuse(answer: HttpConnection, relay: ByteSink | None, *, begun: bool) -> None:
+async def _refuse(answer: HttpConnection, relay: ByteSink | None, *, begun: bool, server: str) -> None:
     """Pass an error on, or raise what it means."""
     body = await body_of(answer, ERROR_BYTES_MAX)
-    refusal, unread = answer.headers.get(REFUSAL_HEADER, b""), UNREAD_HEADER in answer.headers
-    failed = failure(answer.status, refusal, body, unread=unread)
+    if server:
+        failed = server_failure(server, answer.status, answer.headers, body)
+    else:
+        refusal, unread = answer.headers.get(REFUSAL_HEADER, b""), UNREAD_HEADER in answer.headers
+        failed = failure(answer.status, refusal, body, unread=unread)
     if failed is not None:
         raise failed
     if relay is None or begun or not is_openai_error(body):
@@ -286,7 +307,8 @@ def _head(endpoint: ReplicaEndpoint, path: str) -> bytes:
     """All of it but the length of the body."""
     lines = (
         f"POST {endpoint.path}{path} HTTP/1.1",
-        f"Host: {endpoint.address}",
+        f"Host: {endpoint.address.removesuffix(':443') if endpoint.encrypted else endpoint.address}",
+        *(("User-Agent: remuda",) if endpoint.server else ()),
         *((f"Authorization: Bearer {endpoint.token}",) if endpoint.token else ()),
         "Content-Type: application/json",
         "Accept-Encoding: identity",
@@ -295,11 +317,13 @@ def _head(endpoint: ReplicaEndpoint, path: str) -> bytes:
     return "\r\n".join(lines).encode()
 
 
-def _changed_members(call: InferenceCall, *, decoded: bool) -> Mapping[str, object]:
-    """What the server is asked otherwise than the client wrote it."""
+def _changed_members(call: InferenceCall, model: str, *, decoded: bool) -> Mapping[str, object]:
+    """What the server, which knows the model by this name, is asked otherwise than the client wrote it."""
     changed: dict[str, object] = {}
-    if call.request.model != call.model.id:
-        changed["model"] = call.model.id
+    if call.request.model != model:
+        changed["model"] = model
+    if call.max_tokens:
+        changed["max_tokens"] = call.max_tokens
     if decoded and call.stream:
         changed["stream_options"] = {"include_usage": True}
     if decoded and call.kind is RequestKind.EMBEDDING:
@@ -330,3 +354,4 @@ def _expect_object(body: bytes) -> None:
 def _note_usage(call: InferenceCall, text: bytes) -> None:
     if (usage := usage_in(text)) is not None:
         call.tally.prompt_tokens, call.tally.completion_tokens = usage
+        call.tally.usage_told = True

@@ -1,0 +1,109 @@
+"""What a request to a paid server can cost at most, and the part of a month's budget that one frontend has
+taken for itself and spends from. Pure.
+
+Frontends take parts of the budget from the store, where the sum of what was taken never exceeds it, and spend
+only what they have taken. What a frontend had taken when it died is lost for the month, never spent twice.
+"""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Final
+
+from remuda.core.prices import Money, TokenPrice
+from remuda.inference.media_requests import MediaRequest
+from remuda.inference.model import InferenceCall, Request
+from remuda.inference.requests import (
+    ChatRequest,
+    CompletionRequest,
+    EmbeddingRequest,
+    RerankRequest,
+    answer_count,
+)
+
+_TOKENS_BESIDE: Final = 1024  # Of a prompt: what a chat's template puts around the messages.
+_TOKENS_OF_MEDIA: Final = 8192  # Of each image or recording, which may have more than it has bytes.
+_PARTS: Final = 100  # A frontend takes so many parts of a budget one after the other.
+_CHUNK_MIN: Final = 1
+
+
+def month_of(now: datetime) -> str:
+    """By which budgets count: calendar months, UTC."""
+    return f"{now:%Y-%m}"
+
+
+def tokens_limit(request: Request | MediaRequest, default: int) -> int | None:
+    """How many tokens all answers together can have. None: nothing limits them."""
+    if isinstance(request, EmbeddingRequest | RerankRequest):
+        return 0
+    if not isinstance(request, ChatRequest | CompletionRequest):
+        return None
+    own = request.max_tokens
+    if isinstance(request, ChatRequest):
+        own = request.max_completion_tokens or own
+        each = answer_count(request)
+    else:
+        each = max(answer_count(request), request.best_of or 1)
+    limit = own or default
+    return limit * each if limit else None
+
+
+def prompt_tokens_max(call: InferenceCall) -> int:
+    """A token has at least one byte, so a prompt has no more tokens than its request has bytes; but for
+    media, and for what the server adds."""
+    request = call.request
+    prompts = len(request.prompt) if isinstance(request, CompletionRequest) and _many(request.prompt) else 1
+    return len(call.body) + _TOKENS_BESIDE * prompts + _TOKENS_OF_MEDIA * _media(request)
+
+
+def cost_max(call: InferenceCall, price: TokenPrice, answer_tokens: int) -> Money:
+    return price.cost(prompt_tokens_max(call), answer_tokens)
+
+
+def _many(prompt: str | Sequence[object]) -> bool:
+    return not isinstance(prompt, str)
+
+
+def _media(request: Request | MediaRequest) -> int:
+    if not isinstance(request, ChatRequest):
+        return 0
+    contents = (message.content for message in request.messages)
+    return sum(part.type != "text" for content in contents if isinstance(content, list) for part in content)
+
+
+class Purse:
+    """What one frontend has of one server's budget for one month."""
+
+    def __init__(self) -> None:
+        self.taken: Money = 0
+        self.reserved: Money = 0
+        self.spent: Money = 0
+
+    @property
+    def free(self) -> Money:
+        return self.taken - self.reserved - self.spent
+
+    def lacks(self, amount: Money) -> Money:
+        """How much more has to be taken before so much can be reserved."""
+        return max(amount - self.free, 0)
+
+    def reserve(self, amount: Money) -> bool:
+        if amount > self.free:
+            return False
+        self.reserved += amount
+        return True
+
+    def settle(self, reserved: Money, cost: Money) -> None:
+        """A request that had so much reserved has cost so much."""
+        self.reserved -= reserved
+        self.spent += cost
+
+    def give_back(self) -> Money:
+        """All that is free, which is this frontend's no more."""
+        free = max(self.free, 0)
+        self.taken -= free
+        return free
+
+
+def chunk(budget: Money, lacking: Money) -> Money:
+    """How much to take at once: enough for the request, and not for each of them anew."""
+    return max(lacking, budget // _PARTS, _CHUNK_MIN)

@@ -1,0 +1,269 @@
+"""Servers that run without Remuda: adopted, asked, watched, and never paid more than their budget."""
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from decimal import Decimal
+from functools import partial
+from pathlib import Path
+
+import anyio
+import httpx
+import pytest
+
+from tests.support.frontends import Json, LiveFrontend, live_frontend
+from tests.support.model_servers import PROMPT_TOKENS, ModelServer, model_server
+from tests.support.nats_servers import plain_server
+from tests.support.postgres import postgres_server
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.anyio
+
+HELLO = [{"role": "user", "content": "hello"}]
+
+
+@pytest.fixture(scope="module")
+async def frontend(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[LiveFrontend]:
+    async with live_frontend(tmp_path_factory.mktemp("servers"), model_load_wait="1s") as live:
+        yield live
+
+
+@pytest.fixture
+async def nas() -> AsyncIterator[ModelServer]:
+    async with model_server() as server:
+        yield server
+
+
+async def adopt(frontend: LiveFrontend, server: ModelServer, name: str, **terms: object) -> Json:
+    reply = await frontend.admin.post("/api/servers", json={"url": server.url, "name": name, **terms})
+    assert reply.status_code == 201, reply.text
+    made: Json = reply.json()
+    return made
+
+
+async def ask(frontend: LiveFrontend, model: str, **members: object) -> httpx.Response:
+    body = {"model": model, "messages": HELLO, **members}
+    return await frontend.anyone.post("/v1/chat/completions", json=body)
+
+
+async def shown(frontend: LiveFrontend, name: str) -> Json:
+    reply = await frontend.admin.get(f"/api/servers/{name}")
+    assert reply.status_code == 200, reply.text
+    found: Json = reply.json()
+    return found
+
+
+def refusal(reply: httpx.Response) -> Json:
+    error: Json = reply.json()["error"]
+    return error
+
+
+async def test_its_models_answer_under_its_name(frontend: LiveFrontend, nas: ModelServer) -> None:
+    made = await adopt(frontend, nas, "nas")
+    assert (made["kind"], made["up"]) == ("openai", True)
+    assert [one["name"] for one in made["models"]] == ["nas/large", "nas/small"]
+    listed = (await frontend.anyone.get("/v1/models")).json()["data"]
+    assert {"nas/large", "nas/small"} <= {one["id"] for one in listed}
+    reply = await ask(frontend, "nas/small")
+    assert reply.status_code == 200, reply.text
+    assert reply.json()["model"] == "nas/small"
+    assert reply.json()["choices"][0]["message"]["content"] == "w0 w1 w2 w3 w4 "
+    assert nas.asked[-1]["model"] == "small"
+
+
+async def test_a_stream_is_relayed_with_our_name_of_the_model(
+    frontend: LiveFrontend, nas: ModelServer
+) -> None:
+    await adopt(frontend, nas, "streamer")
+    reply = await ask(frontend, "streamer/small", stream=True)
+    assert reply.text.count('"model":"streamer/small"') + reply.text.count('"model": "streamer/small"') == 6
+    assert reply.text.endswith("data: [DONE]\n\n")
+
+
+async def test_clients_of_other_apis_are_answered_too(frontend: LiveFrontend, nas: ModelServer) -> None:
+    await adopt(frontend, nas, "many")
+    body = {"model": "many/small", "messages": HELLO, "max_tokens": 3}
+    reply = await frontend.anyone.post("/v1/messages", json=body)
+    assert reply.json()["content"] == [{"type": "text", "text": "w0 w1 w2 "}]
+    assert reply.json()["usage"]["input_tokens"] == PROMPT_TOKENS
+    reply = await frontend.anyone.post("/api/chat", json={"model": "many/small", "messages": HELLO})
+    assert reply.status_code == 200, reply.text
+    assert "many/small" in (await frontend.anyone.get("/api/tags")).text
+
+
+async def test_an_ollama_is_known_for_one(frontend: LiveFrontend) -> None:
+    async with model_server(ModelServer(names=("llama3:latest",), ollama=True)) as server:
+        made = await adopt(frontend, server, "ollama")
+        assert made["kind"] == "ollama"
+        assert (await ask(frontend, "ollama/llama3:latest")).status_code == 200
+
+
+async def test_what_is_no_server_is_refused_with_the_reason(frontend: LiveFrontend, nas: ModelServer) -> None:
+    reply = await frontend.admin.post("/api/servers", json={"url": "http://127.0.0.1:1"})
+    assert (reply.status_code, refusal(reply)) == (502, refusal(reply))
+    assert "127.0.0.1:1 cannot be reached" in refusal(reply)["message"]
+    await adopt(frontend, nas, "twice")
+    reply = await frontend.admin.post("/api/servers", json={"url": nas.url, "name": "twice"})
+    assert reply.status_code == 409
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"url": ""},
+        {"url": "ftp://nas"},
+        {"url": "http://user:pass@nas"},
+        {"url": "http://nas", "name": "Not/A name"},
+        {"url": "http://nas", "kind": "smtp"},
+        {"url": "http://nas", "prices": {"*": "cheap"}},
+        {"url": "http://nas", "budget": "-1"},
+        {"url": "http://nas", "unheard": 1},
+        {"url": "http://127.0.0.1:1", "kind": "openai", "prices": {"*": "1/1"}, "unseen": True},
+        {"url": "http://127.0.0.1:1", "kind": "openai", "budget": "5", "unseen": True},
+    ],
+)
+async def test_nonsense_is_refused(frontend: LiveFrontend, body: Json) -> None:
+    assert (await frontend.admin.post("/api/servers", json=body)).status_code == 400
+
+
+async def test_one_that_leaves_is_absent_with_a_reason_and_is_found_again(frontend: LiveFrontend) -> None:
+    async with model_server() as server:
+        await adopt(frontend, server, "leaver")
+        port = int(server.url.rpartition(":")[2])
+    reply = await ask(frontend, "leaver/small")
+    assert (reply.status_code, refusal(reply)["code"]) == (503, "server_absent"), reply.text
+    assert "the server leaver cannot be used" in refusal(reply)["message"]
+    assert not (await shown(frontend, "leaver"))["up"]
+    async with model_server(port=port):
+        await wait_until(lambda: _answers(frontend, "leaver/small"))
+
+
+async def _answers(frontend: LiveFrontend, model: str) -> bool:
+    return (await ask(frontend, model)).status_code == 200
+
+
+async def test_its_key_is_sent_there_and_shown_nowhere(frontend: LiveFrontend) -> None:
+    async with model_server(ModelServer(key="sk-very-secret")) as server:
+        reply = await frontend.admin.post("/api/servers", json={"url": server.url, "name": "closed"})
+        assert "it requires a key" in refusal(reply)["message"]
+        made = await adopt(frontend, server, "closed", key="sk-very-secret")
+        assert made["has_key"]
+        assert "sk-very-secret" not in str(made) + str(await shown(frontend, "closed"))
+        assert (await ask(frontend, "closed/small")).status_code == 200
+        moved = await frontend.admin.patch("/api/servers/closed", json={"url": "http://127.0.0.1:1"})
+        assert "not sent to another address" in refusal(moved)["message"]
+
+
+async def test_a_redirect_takes_the_key_nowhere(frontend: LiveFrontend) -> None:
+    async with model_server() as thief, model_server(ModelServer(key="sk-held")) as server:
+        await adopt(frontend, server, "mover", key="sk-held")
+        server.status, server.headers = 307, {"Location": f"{thief.url}/v1/chat/completions"}
+        reply = await ask(frontend, "mover/small")
+        assert reply.status_code in (502, 503), reply.text
+        assert thief.keys == []
+
+
+async def test_an_admin_can_let_it_go(frontend: LiveFrontend, nas: ModelServer) -> None:
+    await adopt(frontend, nas, "gone")
+    assert (await frontend.admin.delete("/api/servers/gone")).status_code == 200
+    reply = await ask(frontend, "gone/small")
+    assert (reply.status_code, refusal(reply)["code"]) == (404, "model_not_found")
+    assert (await frontend.admin.delete("/api/servers/gone")).status_code == 404
+
+
+async def test_requests_leave_only_for_servers_that_their_model_lists_in_that_order(
+    frontend: LiveFrontend,
+) -> None:
+    async with model_server() as first, model_server() as second:
+        await adopt(frontend, first, "first", parallel=1)
+        await adopt(frontend, second, "second")
+        config = "name: wide\nbackend: missing\nupstreams: [first/small, second/large]\n"
+        assert (await frontend.admin.post("/api/models", json={"config": config})).status_code == 201
+        private = "name: private\nbackend: missing\n"
+        assert (await frontend.admin.post("/api/models", json={"config": private})).status_code == 201
+        first.gate = anyio.Event()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(ask, frontend, "wide")
+            await wait_until(lambda: first.answering == 1)
+            reply = await ask(frontend, "wide")  # The first is full.
+            assert reply.status_code == 200, reply.text
+            assert reply.json()["model"] == "wide"
+            assert [one["model"] for one in second.asked] == ["large"]
+            first.gate.set()
+        assert [one["model"] for one in first.asked] == ["small"]
+        assert (await ask(frontend, "private")).status_code == 503
+        assert (len(first.asked), len(second.asked)) == (1, 1)
+
+
+async def test_one_that_is_asked_too_often_is_left_alone_for_a_while(frontend: LiveFrontend) -> None:
+    async with model_server() as busy, model_server() as other:
+        await adopt(frontend, busy, "busy")
+        await adopt(frontend, other, "other")
+        config = "name: either\nupstreams: [busy/small, other/small]\n"
+        assert (await frontend.admin.post("/api/models", json={"config": config})).status_code == 201
+        busy.status, busy.headers = 429, {"Retry-After": "60"}
+        for _ in range(3):
+            assert (await ask(frontend, "either")).status_code == 200
+        assert (len(busy.asked), len(other.asked)) == (1, 3)
+
+
+async def test_a_paid_request_needs_a_price_and_a_limit(frontend: LiveFrontend, nas: ModelServer) -> None:
+    await adopt(frontend, nas, "paid", prices={"small": "1/2"}, budget="1")
+    reply = await ask(frontend, "paid/small")
+    assert (reply.status_code, refusal(reply)["code"]) == (400, "insufficient_quota")
+    assert "--max-tokens" in refusal(reply)["message"]
+    reply = await ask(frontend, "paid/large", max_tokens=5)
+    assert reply.status_code == 503
+    assert "large has no price on the server paid" in refusal(reply)["message"]
+    assert nas.asked == []
+    assert (await ask(frontend, "paid/small", max_tokens=5)).status_code == 200
+    patched = await frontend.admin.patch("/api/servers/paid", json={"max_tokens": 3})
+    assert patched.status_code == 200, patched.text
+    assert (await ask(frontend, "paid/small")).json()["usage"]["completion_tokens"] == 3
+    stream = await ask(frontend, "paid/small", stream=True, max_tokens=2)
+    assert '"usage":{' not in stream.text  # It was asked for to count, not by the client.
+    assert nas.asked[-1]["stream_options"] == {"include_usage": True}
+    millionths = nas.prompt_tokens + 2 * nas.completion_tokens
+    state = await shown(frontend, "paid")
+    assert Decimal(state["spent"]) == Decimal(millionths).scaleb(-6)
+
+
+@asynccontextmanager
+async def two_frontends(folder: Path) -> AsyncIterator[tuple[LiveFrontend, LiveFrontend]]:
+    async with AsyncExitStack() as stack:
+        postgres = stack.enter_context(postgres_server())
+        bus = await stack.enter_async_context(plain_server(folder))
+        url = postgres.new_database()
+        live = []
+        for name in ("here", "there"):
+            (folder / name).mkdir()
+            frontend = live_frontend(
+                folder / name, database_url=url, nats_url=bus.url, insecure_no_token=True
+            )
+            live.append(await stack.enter_async_context(frontend))
+        yield live[0], live[1]
+
+
+async def test_a_storm_on_two_frontends_never_costs_more_than_the_budget(tmp_path: Path) -> None:
+    async with two_frontends(tmp_path) as live, model_server(ModelServer(words=40)) as server:
+        await adopt(live[0], server, "cloud", prices={"*": "10/100"}, budget="0.5")
+        for one in live:
+            await wait_until(partial(_knows, one, "cloud/small"))
+        replies: list[httpx.Response] = []
+
+        async def many(frontend: LiveFrontend) -> None:
+            for _ in range(25):
+                replies.append(await ask(frontend, "cloud/small", max_tokens=40))
+
+        async with anyio.create_task_group() as tasks:
+            for one in live * 4:
+                tasks.start_soon(many, one)
+        bill = (10 * server.prompt_tokens + 100 * server.completion_tokens) / 1_000_000
+        refused = [reply for reply in replies if reply.status_code != 200]
+        assert {(one.status_code, refusal(one)["code"]) for one in refused} == {(429, "insufficient_quota")}
+        assert 0.35 < bill <= 0.5
+        assert float((await shown(live[0], "cloud"))["committed"]) <= 0.5
+
+
+async def _knows(frontend: LiveFrontend, model: str) -> bool:
+    listed = (await frontend.anyone.get("/v1/models")).json()["data"]
+    return model in {one["id"] for one in listed}

@@ -1,0 +1,136 @@
+"""Servers that run without Remuda, written from their APIs: one that speaks OpenAI's, as cloud providers do,
+and an Ollama. What each was asked is remembered."""
+
+import json
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import anyio
+from aiohttp import web
+
+PROMPT_TOKENS = 11
+
+
+@dataclass
+class ModelServer:
+    """`key`: what it demands. `status`: what every request for an answer gets instead of one."""
+
+    names: tuple[str, ...] = ("small", "large")
+    key: str = ""
+    ollama: bool = False
+    status: int = 0
+    headers: Mapping[str, str] = field(default_factory=dict)
+    silent: bool = False
+    words: int = 5  # Of each answer, unless the request asks for fewer.
+    gate: anyio.Event | None = None  # Answers wait for it.
+    asked: list[dict[str, Any]] = field(default_factory=list)
+    keys: list[str] = field(default_factory=list)  # As they came with each request of any kind.
+    answering: int = 0
+    prompt_tokens: int = 0  # Of all that was answered, as a bill would have it.
+    completion_tokens: int = 0
+    url: str = ""
+
+    async def version(self, request: web.Request) -> web.Response:
+        if not self.ollama:
+            raise web.HTTPNotFound
+        return web.json_response({"version": "0.12.3"})
+
+    async def tags(self, request: web.Request) -> web.Response:
+        self._admit(request)
+        if not self.ollama:
+            raise web.HTTPNotFound
+        return web.json_response({"models": [{"name": name, "model": name} for name in self.names]})
+
+    async def models(self, request: web.Request) -> web.Response:
+        self._admit(request)
+        if self.silent:
+            await anyio.sleep_forever()
+        if 300 <= self.status < 400:
+            raise web.HTTPTemporaryRedirect(self.headers["Location"])
+        listed = [{"id": name, "object": "model"} for name in self.names]
+        return web.json_response({"object": "list", "data": listed})
+
+    async def chat(self, request: web.Request) -> web.StreamResponse:
+        self._admit(request)
+        body = json.loads(await request.read())
+        self.asked.append(body)
+        if self.status:
+            error = {"error": {"message": "scripted", "type": "scripted"}}
+            return web.json_response(error, status=self.status, headers=self.headers)
+        if body["model"] not in self.names:
+            return web.json_response({"error": {"message": "no such model"}}, status=404)
+        self.answering += 1
+        try:
+            if self.gate is not None:
+                await self.gate.wait()
+            return await self._answered(request, body)
+        finally:
+            self.answering -= 1
+
+    async def _answered(self, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        limit = body.get("max_completion_tokens") or body.get("max_tokens") or self.words
+        words = [f"w{n} " for n in range(min(limit, self.words))]
+        self.prompt_tokens += PROMPT_TOKENS
+        self.completion_tokens += len(words)
+        usage = {
+            "prompt_tokens": PROMPT_TOKENS,
+            "completion_tokens": len(words),
+            "total_tokens": PROMPT_TOKENS + len(words),
+        }
+        if not body.get("stream"):
+            message = {"role": "assistant", "content": "".join(words)}
+            choice = {"index": 0, "message": message, "finish_reason": "stop"}
+            shape = {"id": "x", "object": "chat.completion", "created": 1, "model": body["model"]}
+            return web.json_response({**shape, "choices": [choice], "usage": usage})
+        answer = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await answer.prepare(request)
+        for word in words:
+            await self._event(answer, body, {"content": word})
+        await self._event(answer, body, {}, finish="stop")
+        if (body.get("stream_options") or {}).get("include_usage"):
+            await self._event(answer, body, None, usage=usage)
+        await answer.write(b"data: [DONE]\n\n")
+        return answer
+
+    async def _event(
+        self,
+        answer: web.StreamResponse,
+        body: dict[str, Any],
+        delta: dict[str, str] | None,
+        finish: str | None = None,
+        usage: dict[str, int] | None = None,
+    ) -> None:
+        choices = [] if delta is None else [{"index": 0, "delta": delta, "finish_reason": finish}]
+        shape = {"id": "x", "object": "chat.completion.chunk", "created": 1, "model": body["model"]}
+        event = {**shape, "choices": choices, **({"usage": usage} if usage else {})}
+        await answer.write(b"data: " + json.dumps(event).encode() + b"\n\n")
+
+    def _admit(self, request: web.Request) -> None:
+        bearer = request.headers.get("Authorization", "")
+        self.keys.append(bearer.removeprefix("Bearer "))
+        if self.key and bearer != f"Bearer {self.key}":
+            body = json.dumps({"error": {"message": "Incorrect API key", "code": "invalid_api_key"}})
+            raise web.HTTPUnauthorized(text=body, content_type="application/json")
+
+
+@asynccontextmanager
+async def model_server(script: ModelServer | None = None, port: int = 0) -> AsyncIterator[ModelServer]:
+    """It listens on loopback while the block lasts."""
+    script = script or ModelServer()
+    app = web.Application()
+    app.router.add_get("/api/version", script.version)
+    app.router.add_get("/api/tags", script.tags)
+    app.router.add_get("/v1/models", script.models)
+    app.router.add_post("/v1/chat/completions", script.chat)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", port)
+    await site.start()
+    bound = site._server.sockets[0].getsockname()[1]  # type: ignore[union-attr]
+    script.url = f"http://127.0.0.1:{bound}"
+    try:
+        yield script
+    finally:
+        await runner.cleanup()
