@@ -24,6 +24,7 @@ from remuda.gateway.inference.link_fetch import LinkFetcher
 from remuda.gateway.inference.request_records import InferenceFigures
 from remuda.gateway.metrics import Metrics
 from remuda.gateway.requests_under_way import Running
+from remuda.gateway.responses.keeper import ResponseKeeper
 from remuda.gateway.server import serve
 from remuda.gateway.services import Access, Inference, Metering, Services
 from remuda.gateway.sessions import Sessions
@@ -311,6 +312,7 @@ def gateway(
     body_bytes_max: int = 64 << 20,
     refresh_models: ModelRefresh = nothing_new,
     links: LinkFetcher | None = None,
+    responses: ResponseKeeper | None = None,
 ) -> Gateway:
     """Not yet on any socket. It has the model `m` with one replica, on gpu-1."""
     clock, entropy = ForwardClock(), SystemEntropy()
@@ -335,6 +337,7 @@ def gateway(
         body_bytes_max=body_bytes_max,
         expose_node=expose_node,
         refresh_models=refresh_models,
+        responses=responses,
         links=links or LinkFetcher(),
     )
     limits = KeyLimits(LeasesInMemory(), clock, "gateway", keyring.listed)

@@ -25,6 +25,7 @@ from remuda.gallery.model_galleries import ModelGalleries
 from remuda.gateway.inference.link_fetch import LinkFetcher, open_link_fetcher
 from remuda.gateway.inference.request_records import InferenceFigures
 from remuda.gateway.requests_under_way import Running
+from remuda.gateway.responses.keeper import ResponseKeeper
 from remuda.gateway.services import GivenFiles, Inference, Serving
 from remuda.inference.model import ReplicaEndpoint
 from remuda.model_installs.installer import Installer, InstallerDeps
@@ -68,6 +69,7 @@ from remuda.scheduler.worker_calls import BusWorker
 from remuda.store.benchmarks import SqlBenchmarkStore
 from remuda.store.measured_memory import SqlMemoryStore
 from remuda.store.replicas import SqlModelStore, SqlReplicaStore
+from remuda.store.responses import SqlResponseStore
 from remuda.store.scheduling import SqlSchedulingStore
 from remuda.upstreams.grpc.engine import GrpcEngine
 from remuda.upstreams.grpc.upstream import GrpcTimeouts, GrpcUpstream, SharedTranslation
@@ -324,12 +326,13 @@ class ServingRig:
             self._confirming().run,
             partial(close_stale_connections, self._tables, upstreams),
         )
+        responses = self._responses()
         async with AsyncExitStack() as stack:
             stack.push_async_callback(upstreams.aclose)
             stack.callback(self._files_http.close)
-            await stack.enter_async_context(background(*runners))
+            await stack.enter_async_context(background(*runners, responses.run))
             links = await stack.enter_async_context(self._links())
-            yield serving, self._inference(dispatcher, figures, links)
+            yield serving, self._inference(dispatcher, figures, links, responses)
 
     def _file_runners(self) -> Sequence[Runner]:
         stored = () if self._stored is None else (self._stored.run,)
@@ -376,7 +379,11 @@ class ServingRig:
         return Prospects(deps)
 
     def _inference(
-        self, dispatcher: RequestDispatcher, figures: InferenceFigures, links: LinkFetcher
+        self,
+        dispatcher: RequestDispatcher,
+        figures: InferenceFigures,
+        links: LinkFetcher,
+        responses: ResponseKeeper,
     ) -> Inference:
         settings = self._ground.parts.settings
         return Inference(
@@ -387,8 +394,14 @@ class ServingRig:
             body_bytes_max=settings.request_bytes_max,
             expose_node=settings.expose_node_header,
             refresh_models=UnknownModels(self._keeper.refresh, self._ground.parts.clock).look,
+            responses=responses,
             links=links,
         )
+
+    def _responses(self) -> ResponseKeeper:
+        parts = self._ground.parts
+        store = SqlResponseStore(parts.database)
+        return ResponseKeeper(store, parts.settings.response_retention, parts.settings.response_bytes_max)
 
     @asynccontextmanager
     async def _links(self) -> AsyncIterator[LinkFetcher]:

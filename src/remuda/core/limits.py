@@ -180,6 +180,11 @@ DOOR_IDLE_S = 2.0  # Less than servers keep idle connections: no request meets o
 DOOR_SILENCE_S = 3600.0  # Of a server that works on an answer; callers with less patience leave.
 DOOR_STALL_S = 120.0  # A caller that takes nothing for so long holds up a server for nothing.
 
+# Responses that are kept.
+BACKGROUND_RESPONSES_MAX = 256  # Worked on by one frontend at once.
+RESPONSE_LEASE_RENEWED_S = 2.0  # Then one that was cancelled on another frontend is noticed, too.
+RESPONSES_SWEPT_EVERY_S = 60.0
+
 # Start.
 JOIN_S = 30.0  # How long `remuda join --service` tries to register before it gives up.
 BUS_AT_START_S = 5.0  # How long a frontend waits for its bus before it answers without one.

@@ -6,9 +6,11 @@ from remuda.core.clock import Clock
 from remuda.gateway.anthropic.api import AnthropicApi
 from remuda.gateway.inference.admission import Admission
 from remuda.gateway.inference.api import InferenceHandler, InferenceRoutes
+from remuda.gateway.inference.endpoint import ClientApi
 from remuda.gateway.ollama.api import OllamaApi
 from remuda.gateway.openai.api import OpenAiApi
 from remuda.gateway.responses.api import ResponsesApi
+from remuda.gateway.responses.asking import ResponseDesk
 from remuda.gateway.services import Inference, Services
 
 
@@ -20,10 +22,19 @@ def inference_routes(
     limits = services.metering.limits if services.access.keys_required else None
     handler = InferenceHandler(inference, admission, limits, clock, f"req-{services.entropy.uuid()[:13]}-")
     refresh = inference.refresh_models
-    apis = (
+    apis: tuple[ClientApi, ...] = (
         AnthropicApi(admission, refresh),
-        ResponsesApi(clock, services.entropy),
+        *_responses(handler, admission, inference, services, clock),
         OpenAiApi(admission, refresh),
         OllamaApi(admission, inference.dispatcher, services.serving.models, clock),
     )
     return InferenceRoutes(elsewhere, handler, apis)
+
+
+def _responses(
+    handler: InferenceHandler, admission: Admission, inference: Inference, services: Services, clock: Clock
+) -> tuple[ClientApi, ...]:
+    if inference.responses is None:
+        return ()
+    desk = ResponseDesk(handler, inference.responses, clock, services.entropy)
+    return (ResponsesApi(desk, admission, inference.responses),)

@@ -238,6 +238,7 @@ _REFUSALS: Final[Mapping[int, str]] = {
     401: "Missing or invalid API key.",
     403: "The key is not for this model, or a web page asks on loopback.",
     404: "There is no such model; the message suggests similar names.",
+    405: "The path takes other methods; `Allow` names them.",
     413: "Too large.",
     431: "The head of the request is too large.",
     429: "As many wait as may wait.",
@@ -262,6 +263,7 @@ _OF_ANTHROPIC: Final = {
     ),
 }
 _OF_PAGES: Final = {status: _REFUSALS[status] for status in (401, 403, 404, 431)}
+_OF_RESPONSES: Final = {status: _REFUSALS[status] for status in (400, 401, 403, 404, 405, 431, 503)}
 _BY_VERSION: Final = "With the header `anthropic-version` in Anthropic's shape."
 _REQUEST_ID: Final[OpenApiPart] = {
     "x-request-id": {"description": "The client's own, or a new one.", "schema": {"type": "string"}}
@@ -303,7 +305,34 @@ def _inference_paths() -> OpenApiPart:
         **{path: {"post": _anthropics(path, endpoint)} for path, endpoint in anthropic.ENDPOINTS.items()},
         MODELS: {"get": listed},
         f"{MODELS}/{{id}}": {"get": {**shown, "parameters": [one_model]}},
+        **_response_paths(),
     }
+
+
+def _response_paths() -> OpenApiPart:
+    """What may be done with responses that are kept."""
+    one = {"name": "id", "in": "path", "required": True, "schema": {"type": "string"}}
+    asked = (
+        ("", "get", "show_response", "One response", "A `response` that the same key asked for."),
+        ("", "delete", "delete_response", "Delete a response", "One that is worked on is ended."),
+        ("/cancel", "post", "cancel_response", "Cancel a response", "One that is made in the background."),
+        (
+            "/input_items",
+            "get",
+            "list_input_items",
+            "What was asked",
+            "Page by page: `limit`, `order`, `after`.",
+        ),
+    )
+    paths: OpenApiPart = {}
+    for below, method, name, summary, about in asked:
+        answered = {"description": about, "content": {JSON: {"schema": {"type": "object"}}}}
+        paths.setdefault(f"{responses.PATH}/{{id}}{below}", {})[method] = {
+            **_about(name, summary, about),
+            "parameters": [one],
+            "responses": {"200": {**answered, "headers": _REQUEST_ID}, **_refusals(_OF_RESPONSES)},
+        }
+    return paths
 
 
 def _inference_operation(path: str, endpoint: ApiEndpoint) -> OpenApiPart:

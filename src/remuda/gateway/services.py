@@ -26,6 +26,7 @@ from remuda.gateway.inference.request_records import InferenceFigures
 from remuda.gateway.metrics import Metrics
 from remuda.gateway.node_logs import NodeLogs
 from remuda.gateway.requests_under_way import Running
+from remuda.gateway.responses.keeper import ResponseKeeper
 from remuda.gateway.server import PEER, TrustedProxies
 from remuda.gateway.sessions import FailureCount, Sessions
 from remuda.gateway.static_files import StaticFiles
@@ -159,6 +160,7 @@ class Inference:
     body_bytes_max: int = limits.INFERENCE_BODY_BYTES_MAX
     expose_node: bool = False  # Say in headers which node answered.
     refresh_models: ModelRefresh = nothing_new
+    responses: ResponseKeeper | None = None  # None: none are kept, and OpenAI's Responses API is not offered.
     links: LinkFetcher = field(default_factory=LinkFetcher)  # Unless told otherwise, it refuses them.
 
 

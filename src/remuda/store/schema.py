@@ -13,6 +13,7 @@ from sqlalchemy import (
     ForeignKeyConstraint,
     Index,
     Integer,
+    LargeBinary,
     MetaData,
     Table,
     Text,
@@ -31,7 +32,7 @@ from remuda.scheduler.scheduling import SchedulingTerms
 from remuda.store.ops_codec import Document, StoredReason, StoredSource, StoredStepReason
 from remuda.wire.nodes import InstalledArtifact
 
-SCHEMA_VERSION = 27
+SCHEMA_VERSION = 28
 """What this release writes. Counts up with each migration."""
 
 MIN_COMPATIBLE_VERSION = 1
@@ -409,6 +410,30 @@ benchmarks = Table(
     Column("revision", Text, nullable=False),
     Column("backend", Text, nullable=False),
     Column("measured_at", Instant, nullable=False),
+)
+
+responses = Table(
+    "responses",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("owner", Text, nullable=False),
+    Column("model", Text, nullable=False),
+    Column("status", Text, nullable=False),
+    Column("previous_id", Text, nullable=False),
+    Column("background", Boolean, nullable=False),
+    Column("echo", LargeBinary, nullable=False),
+    Column("input", LargeBinary, nullable=False),
+    Column("output", LargeBinary, nullable=False),
+    Column("usage", LargeBinary, nullable=False),
+    Column("error", LargeBinary, nullable=False),
+    Column("incomplete", LargeBinary, nullable=False),
+    Column("created", BigInteger, nullable=False),
+    Column("completed", BigInteger, nullable=False),
+    Column("kept_bytes", BigInteger, nullable=False),
+    Column("used_at", Instant, nullable=False),
+    Column("lease_until", Instant),
+    Index("responses_by_owner", "owner", "used_at"),
+    Index("responses_by_use", "used_at"),
 )
 
 measured_memory = Table(

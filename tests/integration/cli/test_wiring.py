@@ -193,6 +193,8 @@ FRONTEND: dict[str, Entry] = {
     "storage_access_key": Wired("an-access-key", "S3Account.access_key"),
     "storage_secret_key": Wired("a-secret-key", "S3Account.secret_key"),
     "fetch_links": Wired(True, "LinkFetcher.allowed"),
+    "response_retention": Wired(timedelta(days=5), "ResponseKeeper._retention"),
+    "response_bytes_max": Wired(26_000, "ResponseKeeper._owner_bytes_max"),
     "shutdown_grace": Wired(timedelta(seconds=25), "Running._grace_s", 25.0),
 }
 EXTERNAL_BUS: dict[str, Entry] = {

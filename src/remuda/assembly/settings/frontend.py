@@ -279,6 +279,17 @@ class FrontendSettings(SourceSettings):
             forms.FLAG,
         ),
     ] = False
+    response_retention: Annotated[
+        Duration,
+        Setting(
+            "How long responses (of OpenAI's Responses API) are kept that nobody goes on with.",
+            durations.ACCEPTED,
+        ),
+    ] = timedelta(days=30)
+    response_bytes_max: Annotated[
+        Annotated[int, Field(ge=1024, le=1 << 40)],
+        Setting("Most bytes of responses kept for one key; the oldest go first.", "a number of bytes"),
+    ] = 256 << 20
     shutdown_grace: Annotated[
         Duration,
         Setting("How long answers in progress may continue when the frontend stops.", durations.ACCEPTED),

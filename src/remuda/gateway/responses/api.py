@@ -3,37 +3,38 @@
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
+from urllib.parse import parse_qs
 
-import msgspec
 from starlette.types import Receive, Scope, Send
 
 from remuda.accounts.keys import ApiKey
-from remuda.core.clock import Clock
-from remuda.core.entropy import Entropy
-from remuda.core.errors import NoSuchEndpoint, RemudaError, WrongMethod
+from remuda.core.errors import NoSuchEndpoint, NotFound, RemudaError, WrongMethod
 from remuda.gateway.home import no_such_endpoint
+from remuda.gateway.inference.admission import Admission
 from remuda.gateway.inference.body_errors import InvalidField
-from remuda.gateway.inference.endpoint import (
-    ApiEndpoint,
-    IncomingRequest,
-    ParsedRequest,
-    ReadyAnswer,
-    send_answer,
-)
-from remuda.gateway.openai.errors import refusal
-from remuda.gateway.responses.endpoints import ENDPOINT, PATH, ResponsesRequest
-from remuda.gateway.responses.objects import PREFIX, ResponseHead, echo_of
+from remuda.gateway.inference.endpoint import ApiEndpoint, send_answer
+from remuda.gateway.openai.errors import ErrorResponse, refusal
+from remuda.gateway.responses.asking import ResponseDesk
+from remuda.gateway.responses.endpoints import ENDPOINT, PATH
+from remuda.gateway.responses.keeper import ResponseKeeper
+from remuda.gateway.responses.kept import QueryOf, input_page, shown
+from remuda.inference.stored_responses import StoredResponse
 
 _SHORT: Final = "/responses"
+_METHODS: Final[Mapping[str, tuple[str, ...]]] = {
+    "": ("GET", "DELETE"),
+    "input_items": ("GET",),
+    "cancel": ("POST",),
+}
 
 
 class ResponsesApi:
     """Implements gateway.inference.endpoint.ClientApi."""
 
-    def __init__(self, clock: Clock, entropy: Entropy) -> None:
-        self._clock = clock
-        self._entropy = entropy
-        endpoint = replace(ENDPOINT, prepare=self._prepared)
+    def __init__(self, desk: ResponseDesk, admission: Admission, keeper: ResponseKeeper) -> None:
+        self._admission = admission
+        self._keeper = keeper
+        endpoint = replace(ENDPOINT, prepare=desk.prepared)
         self.endpoints: Final[Mapping[str, ApiEndpoint]] = {PATH: endpoint, _SHORT: endpoint}
 
     def covers(self, scope: Scope) -> bool:
@@ -42,24 +43,72 @@ class ResponsesApi:
 
     async def respond(self, scope: Scope, receive: Receive, send: Send, request_id: str) -> None:
         path = scope["path"]
-        error: RemudaError = NoSuchEndpoint(no_such_endpoint(path))
-        if path in self.endpoints:
-            error = WrongMethod(f"{scope['method']} does not work on this path; use POST")
-        answer = refusal(error)
-        if isinstance(error, WrongMethod):
-            answer = replace(answer, headers=(*answer.headers, (b"allow", b"POST")))
+        try:
+            key = self._admission.asker(dict(scope["headers"]))
+            query = parse_qs(scope["query_string"].decode("latin-1"))
+            answer = ErrorResponse(200, "", await self._answer(scope["method"], path, query, key))
+        except RemudaError as error:
+            answer = refusal(error)
+            if isinstance(error, WrongMethod):
+                allowed = (b"allow", ", ".join(_allowed(path)).encode())
+                answer = replace(answer, headers=(*answer.headers, allowed))
         await send_answer(send, answer, request_id)
 
-    async def _prepared(
-        self, known: ParsedRequest, request: IncomingRequest, body: bytes, key: ApiKey | None
-    ) -> ParsedRequest | ReadyAnswer:
-        assert isinstance(known, ResponsesRequest)
-        for name in ("previous_response_id", "background"):
-            if getattr(known.body, name):
-                raise InvalidField(f"{name}: responses are not kept here yet", name, hint="send all of input")
-        response_id = PREFIX + self._entropy.uuid().replace("-", "")
-        head = ResponseHead(response_id, self._now(), echo_of(known.body, body))
-        return msgspec.structs.replace(known, head=head, now=self._now)
+    async def _answer(self, method: str, path: str, query: QueryOf, key: ApiKey | None) -> bytes:
+        allowed = _allowed(path)
+        if not allowed:
+            raise NoSuchEndpoint(no_such_endpoint(path))
+        if method not in allowed:
+            raise WrongMethod(f"{method} does not work on this path; use {' or '.join(allowed)}")
+        response_id, what = _parts(path)
+        owner = "" if key is None else key.id
+        if method == "DELETE":
+            return await self._deleted(response_id, owner)
+        if what == "cancel":
+            return shown(await self._cancelled(response_id, owner))
+        kept = await self._keeper.store.one(response_id, owner)
+        if kept is None:
+            raise _unknown(response_id)
+        if what == "input_items":
+            return input_page(kept, query)
+        if query.get("stream", ("false",))[0] == "true":
+            words = "stream: only the answer to POST is streamed"
+            raise InvalidField(words, "stream", hint="ask without stream until the response is completed")
+        return shown(kept)
 
-    def _now(self) -> int:
-        return int(self._clock.now().timestamp())
+    async def _deleted(self, response_id: str, owner: str) -> bytes:
+        if not await self._keeper.store.delete(response_id, owner):
+            raise _unknown(response_id)
+        self._keeper.stop(response_id)
+        return b'{"id":"%b","object":"response","deleted":true}' % response_id.encode()
+
+    async def _cancelled(self, response_id: str, owner: str) -> StoredResponse:
+        kept = await self._keeper.store.cancel(response_id, owner)
+        if kept is None:
+            raise _unknown(response_id)
+        if not kept.background:
+            words = "only responses that are made in the background can be cancelled"
+            raise InvalidField(words, "response_id", hint="close the connection to end any other")
+        if kept.status == "cancelled":
+            self._keeper.stop(response_id)
+        return kept
+
+
+def _parts(path: str) -> tuple[str, str]:
+    """The id in a path, and what is asked for of it."""
+    response_id, _, what = path.removeprefix("/v1").removeprefix(f"{_SHORT}/").partition("/")
+    return response_id, what
+
+
+def _allowed(path: str) -> tuple[str, ...]:
+    if path in (PATH, _SHORT):
+        return ("POST",)
+    response_id, what = _parts(path)
+    return _METHODS.get(what, ()) if response_id else ()
+
+
+def _unknown(response_id: str) -> NotFound:
+    return NotFound(
+        f"there is no response {response_id[:80]!r}",
+        hint="it was not stored, has been deleted, or belongs to another key",
+    )

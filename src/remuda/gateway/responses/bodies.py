@@ -116,7 +116,7 @@ class ResponsesBody(Struct, kw_only=True):
     prompt: Raw = field(default_factory=_absent)
 
 
-class _Given(Struct):
+class GivenMembers(Struct):
     """Parts of a body as they were written."""
 
     input: Raw = field(default_factory=_absent)
@@ -131,6 +131,6 @@ CHOICES: Final[Choices] = {
     "truncation": ("disabled",),
 }
 BODY: Final = json.Decoder(ResponsesBody)
-GIVEN: Final = json.Decoder(_Given)
+GIVEN: Final = json.Decoder(GivenMembers)
 ITEMS: Final = json.Decoder(str | list[Item])
 CONTENT: Final = json.Decoder(ItemContent)

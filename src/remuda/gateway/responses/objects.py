@@ -6,7 +6,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from remuda.gateway.responses.bodies import GIVEN, ResponsesBody
+from remuda.gateway.responses.bodies import GivenMembers, ResponsesBody
 from remuda.inference.answers import Usage
 
 _encode: Final = msgspec.json.Encoder().encode
@@ -57,10 +57,8 @@ def response_object(head: ResponseHead, outcome: ResponseResult, *, store: bool)
     )
 
 
-def echo_of(body: ResponsesBody, written: bytes) -> bytes:
-    """What was asked for, as members of the response. `written`: the body, of which what was given without
-    being read is passed on as it is."""
-    given = GIVEN.decode(written)
+def echo_of(body: ResponsesBody, given: GivenMembers) -> bytes:
+    """What was asked for, as members of the response."""
     tools, choice = bytes(given.tools), bytes(given.tool_choice)
     reasoning = body.reasoning
     members: dict[str, object] = {

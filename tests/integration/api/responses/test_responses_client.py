@@ -15,9 +15,10 @@ from pydantic import BaseModel
 from remuda.inference.answers import AnswerSink, Delta, FinishReason
 from remuda.inference.failures import ContextExceeded
 from remuda.inference.model import InferenceCall
-from tests.integration.api.responses.conftest import client_of
+from remuda.store.database import Database
+from tests.integration.api.responses.conftest import client_of, keeping
 from tests.integration.api.responses.scripts import Remembering, answers, breaks_off, calls, says
-from tests.support.scripted_upstreams import Gateway, gateway, serving
+from tests.support.scripted_upstreams import Gateway
 
 pytestmark = pytest.mark.anyio
 LOOK: Any = {
@@ -164,8 +165,8 @@ async def test_a_prompt_that_is_too_long_has_openais_code(served: Gateway, clien
     assert caught.value.code == "context_length_exceeded"
 
 
-async def test_a_wrong_key_is_an_authentication_error() -> None:
-    async with serving(gateway(keys_required=True)) as served, client_of(served, "sk-wrong") as client:
+async def test_a_wrong_key_is_an_authentication_error(database: Database) -> None:
+    async with keeping(database, keys_required=True) as served, client_of(served, "sk-wrong") as client:
         with pytest.raises(openai.AuthenticationError):
             await client.responses.create(model="m", input="hi")
 

@@ -1,0 +1,160 @@
+"""From a request for a response to the answer: what was said before it is fetched, what it comes to is kept,
+and what nobody waits for is worked on in the background.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Final
+
+import anyio
+import msgspec
+from anyio.lowlevel import checkpoint
+from starlette.types import Message
+
+from remuda.accounts.keys import ApiKey
+from remuda.core import limits
+from remuda.core.clock import Clock
+from remuda.core.entropy import Entropy
+from remuda.core.errors import TooLarge
+from remuda.gateway.inference.api import InferenceHandler
+from remuda.gateway.inference.body_errors import InvalidField
+from remuda.gateway.inference.endpoint import HeaderMap, IncomingRequest, ParsedRequest, ReadyAnswer
+from remuda.gateway.openai.errors import ErrorAnswer
+from remuda.gateway.responses.bodies import GIVEN, Item
+from remuda.gateway.responses.endpoints import ENDPOINT, PATH, ResponsesRequest
+from remuda.gateway.responses.keeper import BackgroundWork, ResponseKeeper
+from remuda.gateway.responses.kept import drafted, ended_with, items_of, shown
+from remuda.gateway.responses.objects import PREFIX, ResponseHead, ResponseResult, echo_of, error_object
+from remuda.gateway.responses.translation import continued
+from remuda.inference.large_bodies import Outline, outlined
+from remuda.inference.requests import MESSAGES_MAX
+from remuda.inference.stored_responses import KEPT_BYTES_MAX, StoredResponse
+
+_FAILED: Final = "server_error"
+_STOPPED: Final = "the frontend that worked on it was stopped; ask again"
+_error: Final = msgspec.json.Decoder(ErrorAnswer)
+
+
+class ResponseDesk:
+    def __init__(
+        self, handler: InferenceHandler, keeper: ResponseKeeper, clock: Clock, entropy: Entropy
+    ) -> None:
+        self._handler = handler
+        self._keeper = keeper
+        self._clock = clock
+        self._entropy = entropy
+
+    async def prepared(
+        self, known: ParsedRequest, request: IncomingRequest, body: bytes, key: ApiKey | None
+    ) -> ParsedRequest | ReadyAnswer:
+        """Implements gateway.inference.endpoint.Prepare."""
+        assert isinstance(known, ResponsesRequest)
+        asked, owner = known.body, "" if key is None else key.id
+        response_id = PREFIX + self._entropy.uuid().replace("-", "")
+        outline = await outlined(body) if len(body) > limits.PARSED_AT_ONCE_BYTES_MAX else None
+        given = GIVEN.decode(body if outline is None else outline.text)
+        head = ResponseHead(response_id, self._now(), echo_of(asked, given), bool(asked.background))
+        if outline is not None and Outline.stand_ins(head.echo):
+            raise InvalidField("a text among the settings of the response is too long")
+        chain: Sequence[StoredResponse] = ()
+        chat = known.request
+        if asked.previous_response_id is not None:
+            chain = await self._keeper.store.chain(asked.previous_response_id, owner)
+            chat = continued(chat, asked, await _history(chain))
+            if len(chat.messages) > MESSAGES_MAX:
+                words = f"the conversation has more than {MESSAGES_MAX} messages"
+                raise InvalidField(words, "previous_response_id", hint="begin a new one")
+        known = msgspec.structs.replace(known, request=chat, head=head, now=self._now)
+        if asked.store is False:
+            return known
+        if len(body) > KEPT_BYTES_MAX:
+            if asked.background:
+                raise TooLarge(
+                    f"what is kept of a response has at most {KEPT_BYTES_MAX} bytes",
+                    hint="send less, or ask without background",
+                )
+            return known
+        written = bytes(given.input)
+        if outline is not None:
+            written = await outline.filled(written)
+        draft = drafted(head, owner, asked.model, asked.previous_response_id, written)
+        ids = [one.id for one in chain]
+        if asked.background:
+            return await self._in_background(known, draft, ids, request.headers)
+        return msgspec.structs.replace(known, keep=partial(self._keep, draft, ids))
+
+    async def _keep(self, draft: StoredResponse, chain: Sequence[str], result: ResponseResult) -> bool:
+        whole = ended_with(draft, result)
+        return whole.kept_bytes <= KEPT_BYTES_MAX and await self._keeper.keep(whole, chain)
+
+    async def _in_background(
+        self, known: ResponsesRequest, draft: StoredResponse, chain: Sequence[str], headers: HeaderMap
+    ) -> ReadyAnswer:
+        self._keeper.check_room()
+        await self._keeper.store.add(draft, chain)
+        work = partial(self._work, known, draft, headers)
+        self._keeper.start(BackgroundWork(draft.id, work, _failed(draft, _STOPPED)))
+        return ReadyAnswer(shown(draft))
+
+    async def _work(
+        self, known: ResponsesRequest, draft: StoredResponse, headers: HeaderMap, one: BackgroundWork
+    ) -> StoredResponse | None:
+        """Asked as by a client that waits for the whole answer, and leaves when the work is to stop."""
+        written = list[StoredResponse]()
+
+        async def keep(result: ResponseResult) -> bool:
+            written.append(ended_with(draft, result))
+            return True
+
+        client = _WaitingClient(one.stopped)
+        kept = msgspec.structs.replace(known, keep=keep)
+        endpoint = replace(ENDPOINT, parse=lambda body: kept)
+        scope = {"type": "http", "method": "POST", "path": PATH, "headers": list(headers.items())}
+        await self._handler(endpoint, scope, client.receive, client.send)
+        return written[0] if written else _failed(draft, client.refusal())
+
+    def _now(self) -> int:
+        return int(self._clock.now().timestamp())
+
+
+async def _history(chain: Sequence[StoredResponse]) -> list[Item]:
+    """What was said in all of these. One after the other is read, so that none holds up other requests."""
+    items = list[Item]()
+    for kept in chain:
+        if kept.status not in ("completed", "incomplete"):
+            words = f"the response {kept.id} is {kept.status.replace('_', ' ')}: nothing follows on it"
+            raise InvalidField(words, "previous_response_id", hint="wait until it is completed")
+        items += items_of(kept)
+        await checkpoint()
+    return items
+
+
+def _failed(draft: StoredResponse, why: str) -> StoredResponse:
+    return msgspec.structs.replace(draft, status="failed", error=error_object(_FAILED, why))
+
+
+class _WaitingClient:
+    """Stands for the client of work in the background, as an ASGI application sees one."""
+
+    def __init__(self, leaves: anyio.Event) -> None:
+        self._leaves = leaves
+        self._asked = False
+        self._answer = b""
+
+    async def receive(self) -> Message:
+        if not self._asked:
+            self._asked = True
+            return {"type": "http.request", "body": b"", "more_body": False}
+        await self._leaves.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(self, message: Message) -> None:
+        self._answer += message.get("body", b"")
+
+    def refusal(self) -> str:
+        """Why there is no answer."""
+        try:
+            return _error.decode(self._answer).error.message
+        except msgspec.DecodeError:
+            return _STOPPED

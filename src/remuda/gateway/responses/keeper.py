@@ -1,0 +1,114 @@
+"""Keeps responses, and works in the background on those that nobody waits for. What is worked on is held by a
+lease in the store, so that it has failed, and not is in progress for ever, when this frontend is killed.
+"""
+
+from collections.abc import Awaitable, Callable, Collection
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Final
+
+import anyio
+import structlog
+from anyio.abc import TaskGroup, TaskStatus
+
+from remuda.core import limits
+from remuda.core.errors import RemudaError
+from remuda.inference.stored_responses import ResponseStore, StoredResponse
+from remuda.router.loading import Overloaded
+
+log = structlog.get_logger()
+_ENDED_S: Final = 10.0  # For writing down how one ended.
+
+
+@dataclass(eq=False)
+class BackgroundWork:
+    """One response that is worked on. `work` ends soon after `stopped` is set; what it answers is written
+    down, None if it was written down already."""
+
+    response_id: str
+    work: Callable[["BackgroundWork"], Awaitable[StoredResponse | None]]
+    abandoned: StoredResponse  # What it has come to if it is broken off.
+    stopped: anyio.Event = field(default_factory=anyio.Event)
+
+
+class ResponseKeeper:
+    def __init__(self, store: ResponseStore, retention: timedelta, owner_bytes_max: int) -> None:
+        self.store: Final = store
+        self._retention = retention
+        self._owner_bytes_max = owner_bytes_max
+        self._working = dict[str, BackgroundWork]()
+        self._tasks: TaskGroup | None = None  # While it runs.
+
+    async def keep(self, kept: StoredResponse, chain: Collection[str]) -> bool:
+        """False: it could not be kept, and the log says why."""
+        try:
+            await self.store.add(kept, chain)
+        except RemudaError as error:
+            log.warning("response_not_kept", response=kept.id, reason=error.message)
+            return False
+        return True
+
+    def check_room(self) -> None:
+        if len(self._working) >= limits.BACKGROUND_RESPONSES_MAX:
+            raise Overloaded(
+                f"this frontend works on {len(self._working)} responses in the background, its limit",
+                hint="ask again later, or without background",
+            )
+
+    def start(self, one: BackgroundWork) -> None:
+        assert self._tasks is not None, "it runs for as long as requests are answered"
+        self._working[one.response_id] = one
+        self._tasks.start_soon(self._work, one)
+
+    def stop(self, response_id: str) -> None:
+        """Without effect on one that another frontend works on: it finds out by its lease."""
+        if (one := self._working.get(response_id)) is not None:
+            one.stopped.set()
+
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        async with anyio.create_task_group() as tasks:
+            self._tasks = tasks
+            tasks.start_soon(self._sweep_now_and_then)
+            tasks.start_soon(self._renew_leases)
+            task_status.started()
+
+    async def _work(self, one: BackgroundWork) -> None:
+        ended: StoredResponse | None = one.abandoned
+        try:
+            ended = await one.work(one)
+        finally:
+            del self._working[one.response_id]
+            if ended is not None and not one.stopped.is_set():
+                await self._write_down(ended)
+
+    async def _write_down(self, ended: StoredResponse) -> None:
+        with anyio.CancelScope(shield=True), anyio.move_on_after(_ENDED_S):
+            try:
+                await self.store.finish(ended)
+            except RemudaError as error:  # It has failed when its lease runs out.
+                log.warning("response_not_kept", response=ended.id, reason=error.message)
+
+    async def _renew_leases(self) -> None:
+        while True:
+            await anyio.sleep(limits.RESPONSE_LEASE_RENEWED_S)
+            if working := tuple(self._working.values()):
+                await self._renew(working)
+
+    async def _renew(self, working: Collection[BackgroundWork]) -> None:
+        try:
+            wanted = await self.store.renew([one.response_id for one in working])
+        except RemudaError as error:
+            log.warning("response_leases_not_renewed", reason=error.message)
+            return
+        for one in working:
+            if one.response_id not in wanted:  # Cancelled or deleted, perhaps on another frontend.
+                one.stopped.set()
+
+    async def _sweep_now_and_then(self) -> None:
+        while True:
+            try:
+                if removed := await self.store.sweep(self._retention, self._owner_bytes_max):
+                    log.info("responses_removed", count=removed)
+            except RemudaError as error:
+                log.warning("responses_not_swept", reason=error.message)
+            await anyio.sleep(limits.RESPONSES_SWEPT_EVERY_S)
