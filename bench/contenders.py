@@ -1,6 +1,7 @@
 """Programs that do the same work, one after another in the same run: each in a folder of its own, after
 everything written before has reached the disk."""
 
+import argparse
 import os
 import subprocess
 import tempfile
@@ -10,6 +11,8 @@ from dataclasses import dataclass
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
+
+from tests.support.debian import debian_program
 
 CONTENDER_S = 300.0
 
@@ -49,6 +52,25 @@ def in_fresh_interpreter(work: Callable[..., Run], *arguments: object) -> Run:
 
 def _send(sender: Connection, work: Callable[..., Run], *arguments: object) -> None:
     sender.send(work(*arguments))
+
+
+def rates(runs: dict[str, list[Run]], size_mb: float) -> dict[str, float]:
+    """In MB/s, of the best round of each."""
+    return {name: size_mb / min(run.seconds for run in turns) for name, turns in runs.items()}
+
+
+def parser_of(description: str) -> argparse.ArgumentParser:
+    """With what all such commands can be told."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument(
+        "--folder", type=Path, default=None, help="where to work; default: the usual for such"
+    )
+    return parser
+
+
+def curl(*words: str) -> Run:
+    return command([debian_program("curl", "curl"), "--silent", "--show-error", "--fail", *words])
 
 
 def compete(contenders: dict[str, Contender], rounds: int, folder: Path) -> dict[str, list[Run]]:

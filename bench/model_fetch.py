@@ -8,7 +8,6 @@ what it wrote durable; ours does both. The best round of each counts.
 Aims: at least 0.8 of curl, 0.9 of the library.
 """
 
-import argparse
 import tempfile
 import time
 from functools import partial
@@ -16,12 +15,11 @@ from pathlib import Path
 
 import anyio
 from obstore.store import S3Store
-from tests.support.debian import debian_program
 from tests.support.images import Blob, noise
 from tests.support.object_store import ACCESS_KEY, SECRET_KEY, object_store
 from tests.support.registry import registry_server
 
-from bench.contenders import Contender, Run, command, compete, in_fresh_interpreter
+from bench.contenders import Contender, Run, compete, curl, in_fresh_interpreter, parser_of, rates
 from remuda.core.clock import SystemClock
 from remuda.core.entropy import SystemEntropy
 from remuda.core.log import configure
@@ -34,9 +32,8 @@ BUCKET = "models"
 AIMS = {"https": ("curl", 0.8), "s3": ("obstore", 0.9)}
 
 
-def curl(url: str, folder: Path) -> Run:
-    program = debian_program("curl", "curl")
-    return command([program, "--silent", "--show-error", "--fail", "-o", str(folder / "model"), url])
+def fetched_by_curl(url: str, folder: Path) -> Run:
+    return curl("-o", str(folder / "model"), url)
 
 
 def obstore(endpoint: str, folder: Path) -> Run:
@@ -75,23 +72,21 @@ async def measured_fetch(file: RemoteFile, env: dict[str, str], folder: Path) ->
 
 
 def report(runs: dict[str, list[Run]], size_mb: float) -> None:
-    rates = {name: size_mb / min(run.seconds for run in turns) for name, turns in runs.items()}
-    for name, rate in rates.items():
+    reached = rates(runs, size_mb)
+    for name, rate in reached.items():
         rival, aim = AIMS.get(name, ("", 0.0))
-        compared = f"   {rate / rates[rival]:.2f} of {rival}; aim {aim}" if rival else ""
+        compared = f"   {rate / reached[rival]:.2f} of {rival}; aim {aim}" if rival else ""
         print(f"{name:10} {rate:6.0f} MB/s{compared}", flush=True)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Fetching a model's file against curl and obstore.")
+    parser = parser_of("Fetching a model's file against curl and obstore.")
     parser.add_argument("--mb", type=int, default=400)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--folder", type=Path, default=None, help="where to work")
-    options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="remuda-bench-", dir=options.folder) as name:
+    chosen = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="remuda-bench-", dir=chosen.folder) as name:
         folder = Path(name)
         with registry_server(folder) as registry, object_store(folder) as storage:
-            blob = Blob(noise(options.mb * 1_000_000, 1), "application/octet-stream")
+            blob = Blob(noise(chosen.mb * 1_000_000, 1), "application/octet-stream")
             registry.pusher.push_blob(REPOSITORY, blob)
             bucket(storage.endpoint).put("model.gguf", blob.content)
             size, sha256 = len(blob.content), blob.digest.removeprefix("sha256:")
@@ -105,12 +100,12 @@ def main() -> None:
             web = RemoteFile("model.gguf", size, sha256, (url,))
             stored = RemoteFile("model.gguf", size, sha256, (f"s3://{BUCKET}/model.gguf",))
             contenders: dict[str, Contender] = {
-                "curl": partial(curl, url),
+                "curl": partial(fetched_by_curl, url),
                 "https": partial(ours, web, env),
                 "obstore": partial(obstore, storage.endpoint),
                 "s3": partial(ours, stored, env),
             }
-            report(compete(contenders, options.rounds, folder), size / 1e6)
+            report(compete(contenders, chosen.rounds, folder), size / 1e6)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ The disk needs room for all rounds of all contenders.
 Aims: at least 0.8 of curl, unpacking included; below 100 MB above idle.
 """
 
-import argparse
 import platform
 import shlex
 import tempfile
@@ -26,7 +25,17 @@ from tests.support.debian import debian_program
 from tests.support.registry import RegistryServer, registry_server
 
 from bench.backend_image import backend_image
-from bench.contenders import Contender, Run, alone, command, compete, in_fresh_interpreter
+from bench.contenders import (
+    Contender,
+    Run,
+    alone,
+    command,
+    compete,
+    curl,
+    in_fresh_interpreter,
+    options,
+    rates,
+)
 from remuda.core.clock import SystemClock
 from remuda.core.entropy import SystemEntropy
 from remuda.core.log import configure
@@ -52,10 +61,10 @@ RIVALS = {
 # Who pulls.
 
 
-def curl(registry: RegistryServer, digests: list[str], folder: Path) -> Run:
+def fetched_by_curl(registry: RegistryServer, digests: list[str], folder: Path) -> Run:
     base = f"http://{registry.name}/v2/{REPOSITORY}/blobs"
     wanted = [word for digest in digests for word in ("-o", str(folder / digest), f"{base}/{digest}")]
-    return command([debian_program("curl", "curl"), "--silent", "--show-error", "--fail", *wanted])
+    return curl(*wanted)
 
 
 def curl_tar(registry: RegistryServer, digests: list[str], folder: Path) -> Run:
@@ -128,12 +137,12 @@ def resident_mb(field: str) -> float:
 
 
 def report(runs: dict[str, list[Run]], packed_mb: float) -> None:
-    rates = {name: packed_mb / min(run.seconds for run in turns) for name, turns in runs.items()}
+    reached = rates(runs, packed_mb)
     for name, turns in runs.items():
-        line = f"{name:15} {rates[name]:6.0f} MB/s"
+        line = f"{name:15} {reached[name]:6.0f} MB/s"
         if name.startswith("ours"):
             rivals = RIVALS[name]
-            shares = (f"{rates[name] / rates[rival]:.2f} of {rival}" for rival in rivals)
+            shares = (f"{reached[name] / reached[rival]:.2f} of {rival}" for rival in rivals)
             memory_mb = max(run.memory_mb for run in turns)
             line += f"   {', '.join(shares)}; {memory_mb:.0f} MB above idle"
         print(line, flush=True)
@@ -141,27 +150,21 @@ def report(runs: dict[str, list[Run]], packed_mb: float) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Pulling against curl and skopeo.")
-    parser.add_argument("--mb", type=int, default=1000, help="of compressed layers")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument(
-        "--folder", type=Path, default=None, help="where to work; default: the usual for such"
-    )
-    options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="remuda-bench-", dir=options.folder) as name:
+    chosen = options("Pulling against curl and skopeo.", 1000, "of compressed layers")
+    with tempfile.TemporaryDirectory(prefix="remuda-bench-", dir=chosen.folder) as name:
         folder = Path(name)
         with registry_server(folder) as registry:
-            made = backend_image(options.mb * 1_000_000, MACHINE)
+            made = backend_image(chosen.mb * 1_000_000, MACHINE)
             registry.pusher.push(REPOSITORY, TAG, made.built)
             packed_mb, digests = made.built.size / 1e6, [blob.digest for blob in made.built.layers]
             print(
                 f"{len(digests)} gzip layers, {packed_mb:.0f} MB; unpacked {made.unpacked_bytes / 1e6:.0f} "
-                f"MB in {made.files} files; best of {options.rounds}; MB/s of packed bytes",
+                f"MB in {made.files} files; best of {chosen.rounds}; MB/s of packed bytes",
                 flush=True,
             )
             del made  # The contenders have better uses for the memory.
             contenders: dict[str, Contender] = {
-                "curl": partial(curl, registry, digests),
+                "curl": partial(fetched_by_curl, registry, digests),
                 "curl, tar": partial(curl_tar, registry, digests),
                 "skopeo copy": partial(skopeo, registry),
                 "skopeo, umoci": partial(skopeo_umoci, registry),
@@ -169,7 +172,7 @@ def main() -> None:
                 "ours, installed": partial(ours, registry, True),
             }
             alone(contenders["curl"], folder)  # Now the registry reads from memory.
-            report(compete(contenders, options.rounds, folder), packed_mb)
+            report(compete(contenders, chosen.rounds, folder), packed_mb)
 
 
 if __name__ == "__main__":

@@ -81,7 +81,7 @@ def _theirs(answer: ApiAnswer, client: AdminClient, folder: Path) -> tuple[Model
     path.write_bytes(theirs.config.encode())
     return (
         theirs,
-        f"somebody else changed {theirs.name} meanwhile; their text is in {path}. Saving replaces it",
+        f"{theirs.name} was changed by another person meanwhile; their text is in {path}. Saving replaces it",
     )
 
 

@@ -46,7 +46,7 @@ def add_edit_commands(group: click.Group) -> None:
 def edit_model(options: ClientOptions, name: str, assigned: tuple[str, ...], file: str | None) -> None:
     """Edit a model's configuration in $VISUAL or $EDITOR.
 
-    On an error the editor opens again with the message. Comments and unknown keys stay. If somebody else
+    On an error the editor opens again with the message. Comments and unknown keys stay. If another person
     changes the model meanwhile, nothing is overwritten: the editor opens again, and names a file with their
     text.
     """

@@ -1,4 +1,4 @@
-"""What has arrived, before anybody can see it: is it a model, is all of it there, and how is it served?
+"""What has arrived, before it can be seen: is it a model, is all of it there, and how is it served?
 Reading blocks: not for an event loop.
 """
 
@@ -67,7 +67,7 @@ def described(arrival: Arrival) -> ModelConfig:
     over = _overlay(arrival)
     try:
         config = _described(arrival, over)
-    except Invalid as error:  # In the words of those who named the model: nobody knows this folder.
+    except Invalid as error:  # Without our own folder, which users do not know.
         cleaned = error.message.replace(f"{arrival.folder}/", "")
         raise type(error)(cleaned, hint=error.hint) from None
     return _with_artifacts(_overlaid(config, over), arrival) if over else config

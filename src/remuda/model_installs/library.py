@@ -32,7 +32,7 @@ _READ_ONLY: Final = 0o444
 
 
 class Stamp(NamedTuple):
-    """What a file looked like when it was put in its place: while it still does, nobody has written to it."""
+    """What a file looked like when it was put in its place: while it still does, it was not written to."""
 
     inode: int
     size: int
@@ -102,7 +102,7 @@ class ModelLibrary:
     # What has been fetched.
 
     def arrived(self, op: str, revision: str) -> Mapping[str, str]:
-        """Which files have come before for this operation, with the digests that nobody else would know. What
+        """Which files have come before for this operation, with digests that only it knows. What
         has no revision may be another file by now."""
         try:
             note = _ARRIVED.validate_json(self._arrival(op).read_bytes())

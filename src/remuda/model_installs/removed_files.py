@@ -109,5 +109,5 @@ def why_left(model: str) -> StepReason:
     return because(
         StepCause.UNFIT,
         f"it may have files of {model}, and they stay: LocalAI's worker would remove everything there that "
-        "is called so, whoever put it there; removing the model with --files asks it to",
+        "has that name, also files that a person put there; removing the model with --files asks it to",
     )

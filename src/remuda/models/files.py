@@ -21,7 +21,7 @@ _RESERVED: Final = frozenset('\\:*?"<>|')  # What Windows and shares from it ref
 def checked_path(path: str, whole: str = "") -> str:
     """The path itself, once it is known to stay below the folder that it is used in, on any system.
 
-    Invalid, naming `whole` where that is what somebody wrote.
+    Invalid, naming `whole` where that is what was written.
     """
     fault = path_fault(path)
     if fault:

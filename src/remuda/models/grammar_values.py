@@ -129,7 +129,7 @@ def _limits(schema: Mapping[str, JsonValue]) -> tuple[list[tuple[float, bool]], 
         if not isinstance(value, int | float) or isinstance(value, bool):
             raise Invalid(f"{key} must be a number")
         if not math.isfinite(value):
-            raise Invalid(f"{key} is beyond all numbers")
+            raise Invalid(f"{key} is too large a number")
         found[key] = value
     return _side(schema, found, "Minimum"), _side(schema, found, "Maximum")
 

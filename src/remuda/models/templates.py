@@ -243,7 +243,7 @@ def _parsed(text: str) -> list[JsonValue] | None:
     try:
         value = json.loads(text) if text else None
     except (ValueError, RecursionError):
-        raise Invalid("the functions or calls of a message are no JSON") from None
+        raise Invalid("the functions or calls of a message are not JSON") from None
     if value is None or isinstance(value, list):
         return value
     raise Invalid("the functions or calls of a message must be a list")

@@ -1,7 +1,7 @@
 """Addresses under which one process may fetch one model file of another, for a few minutes. Pure.
 
 An address is signed over everything that it grants: the file, its content, and the node that it is for. The
-key is a secret that the signer and the server of the file share; whoever has the address needs nothing else.
+key is a secret that the signer and the server of the file share; the address is all that a caller needs.
 """
 
 import hashlib

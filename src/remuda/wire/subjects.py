@@ -108,7 +108,7 @@ def files_listdir(node: NodeId) -> str:
 
 
 def files_fetch(node: NodeId) -> str:
-    """Have a model's files in the folder of models: the worker fetches what it lacks from whoever has it.
+    """Have a model's files in the folder of models: the worker fetches what it lacks.
     Ours: LocalAI's workers do not listen, nor do older ones of ours."""
     return _node(node, "files.fetch")
 

@@ -140,7 +140,7 @@ curl -sf -X PUT -H "Authorization: Bearer {key}" -H "If-Match: *" -d @body.json 
     done = edited(frontend, model, script, tmp_path)
 
     assert done.exit_code == 0, done.output
-    assert f"somebody else changed {model} meanwhile" in (tmp_path / "seen").read_text()
+    assert f"{model} was changed by another person meanwhile" in (tmp_path / "seen").read_text()
     assert (tmp_path / "read").read_text() == theirs.read_text()
     assert text_of(frontend, model) == TEXT.format(name=model) + "f16: true\nnuma: true\n"
 
