@@ -33,7 +33,7 @@ from bench.contenders import (
     compete,
     curl,
     in_fresh_interpreter,
-    options,
+    parser_of,
     rates,
 )
 from remuda.core.clock import SystemClock
@@ -150,7 +150,9 @@ def report(runs: dict[str, list[Run]], packed_mb: float) -> None:
 
 
 def main() -> None:
-    chosen = options("Pulling against curl and skopeo.", 1000, "of compressed layers")
+    parser = parser_of("Pulling against curl and skopeo.")
+    parser.add_argument("--mb", type=int, default=1000, help="of compressed layers")
+    chosen = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="remuda-bench-", dir=chosen.folder) as name:
         folder = Path(name)
         with registry_server(folder) as registry:
