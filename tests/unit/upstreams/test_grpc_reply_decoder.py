@@ -199,3 +199,17 @@ def test_the_end_by_length_is_known_also_of_a_backend_that_counts_nothing(pieces
     decoder.decode(pb.Reply())
     decoder.end()
     assert decoder.finish_reason == reason
+
+
+def test_no_more_calls_are_told_than_one_where_that_was_asked() -> None:
+    def called(index: int, arguments: str) -> pb.Reply:
+        call = pb.ToolCallDelta(index=index, name="weather", arguments=arguments)
+        return pb.Reply(chat_deltas=[pb.ChatDelta(tool_calls=[call])])
+
+    decoder = ReplyDecoder(one_call=True)
+    told = [decoder.decode(called(*part)) for part in ((1, "{"), (2, "{}"), (1, "}"))]
+    assert [call.arguments for said in told if said for call in said.tool_calls] == ["{", "}"]
+
+    written = ReplyDecoder(reading=WEATHER, one_call=True)
+    assert written.decode(pb.Reply(message=f"[{CALL}, {CALL}]".encode())) is None
+    assert len(written.end().tool_calls) == 1

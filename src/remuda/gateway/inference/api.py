@@ -181,7 +181,7 @@ class InferenceHandler:
         )
         response.stream = call.stream
         if self._limits is not None and key is not None and key.terms.limited:
-            await charge(self._limits, key, call, len(body), response)
+            await charge(self._limits, key, call, max(len(body), len(written)), response)
         return call, known.sink(call, response, self._slicer)
 
     async def _parsed(self, request: IncomingRequest, body: bytes) -> ParsedRequest:

@@ -31,7 +31,8 @@ from remuda.inference.large_bodies import Outline, outlined
 from remuda.inference.requests import MESSAGES_MAX
 from remuda.inference.stored_responses import KEPT_BYTES_MAX, StoredResponse
 
-_FAILED: Final = "server_error"
+_FAILED: Final = "server_error"  # OpenAI has few codes for this.
+_LIMITED: Final = "rate_limit_exceeded"
 _STOPPED: Final = "the frontend that worked on it was stopped; ask again"
 _error: Final = msgspec.json.Decoder(ErrorAnswer)
 
@@ -94,7 +95,7 @@ class ResponseDesk:
         self._keeper.check_room()
         await self._keeper.store.add(draft, chain)
         work = partial(self._work, known, draft, headers)
-        self._keeper.start(BackgroundWork(draft.id, work, _failed(draft, _STOPPED)))
+        self._keeper.start(BackgroundWork(draft.id, work, _failed(draft, error_object(_FAILED, _STOPPED))))
         return ReadyAnswer(shown(draft))
 
     async def _work(
@@ -130,8 +131,8 @@ async def _history(chain: Sequence[StoredResponse]) -> list[Item]:
     return items
 
 
-def _failed(draft: StoredResponse, why: str) -> StoredResponse:
-    return msgspec.structs.replace(draft, status="failed", error=error_object(_FAILED, why))
+def _failed(draft: StoredResponse, error: bytes) -> StoredResponse:
+    return msgspec.structs.replace(draft, status="failed", error=error)
 
 
 class _WaitingClient:
@@ -152,9 +153,10 @@ class _WaitingClient:
     async def send(self, message: Message) -> None:
         self._answer += message.get("body", b"")
 
-    def refusal(self) -> str:
+    def refusal(self) -> bytes:
         """Why there is no answer."""
         try:
-            return _error.decode(self._answer).error.message
+            told = _error.decode(self._answer).error
         except msgspec.DecodeError:
-            return _STOPPED
+            return error_object(_FAILED, _STOPPED)
+        return error_object(_LIMITED if told.type == "rate_limit_error" else _FAILED, told.message)

@@ -162,6 +162,7 @@ class GenerationRequest:
     chat: bool = False
     reading: ToolCallSearch | None = None
     logprobs: bool = False
+    one_call: bool = False  # At most one tool is to be called.
 
     def message(self) -> Sequence[Content]:
         """What the backend is sent, in pieces: pictures stay where they are in the request's body."""
@@ -200,7 +201,12 @@ def chat_generations(
     rules = yield from rules_for(config, request, preset.grammars, own_template=own_template)
     options.Grammar = rules.grammar
     generation = GenerationRequest(
-        options, media=media, chat=True, reading=rules.reading, logprobs=bool(request.logprobs)
+        options,
+        media=media,
+        chat=True,
+        reading=rules.reading,
+        logprobs=bool(request.logprobs),
+        one_call=request.parallel_tool_calls is False,
     )
     return [replace(generation, seed=seed) for seed in _seeds(request, config, draw)]
 

@@ -113,7 +113,8 @@ class ReplyDecoder:
     """One answer. `hold_suspect_text`: a reply that is mere text may be the words of an error whose status is
     to follow, as llama.cpp sends them, so it is told only when something else has come. `reading`: tool calls
     are looked for in the text, unless the backend has taken them out; until its end nothing of it is told.
-    `thoughts`: they are, too. `context`: how many tokens prompt and answer can have together; 0: unknown."""
+    `thoughts`: they are, too. `one_call`: any further call is left out, whatever the model has made of that.
+    `context`: how many tokens prompt and answer can have together; 0: unknown."""
 
     def __init__(
         self,
@@ -123,8 +124,11 @@ class ReplyDecoder:
         logprobs: bool = False,
         reading: ToolCallSearch | None = None,
         thoughts: bool = False,
+        one_call: bool = False,
         context: int = 0,
     ) -> None:
+        self._one_call = one_call
+        self._first_call: int | None = None
         self._prompt_tokens = 0
         self._completion_tokens = 0
         self._counted = _UNCOUNTED  # The last reply that counts tokens: durations stand beside.
@@ -153,6 +157,8 @@ class ReplyDecoder:
         calls: Sequence[ToolCallDelta] = ()
         if deltas := reply.chat_deltas:
             content, reasoning, calls = _joined(deltas)
+            if calls and self._one_call:
+                calls = self._of_first_call(calls)
             self._by_deltas = self._by_deltas or bool(content or reasoning or calls)
             self._called = self._called or bool(calls)
         if not self._by_deltas:
@@ -180,9 +186,14 @@ class ReplyDecoder:
         self._called = bool(parsed.calls)
         calls = [
             ToolCallDelta(index, name=call.name, arguments=call.arguments_json)
-            for index, call in enumerate(parsed.calls)
+            for index, call in enumerate(parsed.calls[:1] if self._one_call else parsed.calls)
         ]
         return Delta(parsed.content, thought, calls)
+
+    def _of_first_call(self, calls: Sequence[ToolCallDelta]) -> Sequence[ToolCallDelta]:
+        if self._first_call is None:
+            self._first_call = calls[0].index
+        return [call for call in calls if call.index == self._first_call]
 
     @property
     def usage(self) -> Usage:

@@ -174,6 +174,7 @@ def _decoder(
         logprobs=generation.logprobs,
         reading=generation.reading,
         thoughts=generation.chat,
+        one_call=generation.one_call,
         context=padded_context(call.context) if is_llama(call.model) else call.context,
     )
 
