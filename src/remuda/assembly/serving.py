@@ -60,6 +60,7 @@ from remuda.scheduler.replica_keeper import KeeperDeps, ReplicaKeeper
 from remuda.scheduler.replica_placer import PlacementInputs, ReplicaPlacer
 from remuda.scheduler.scheduling_edits import SchedulingEdits
 from remuda.scheduler.service import Models
+from remuda.scheduler.speed_keeper import SpeedKeeper
 from remuda.scheduler.stager import Stager, StagerDeps
 from remuda.scheduler.staging_broadcasts import StagingBroadcasts
 from remuda.scheduler.unloader import Unloader
@@ -68,6 +69,7 @@ from remuda.scheduler.upkeep_rules import unloads_at
 from remuda.scheduler.worker_calls import BusWorker
 from remuda.store.benchmarks import SqlBenchmarkStore
 from remuda.store.measured_memory import SqlMemoryStore
+from remuda.store.measured_rates import SqlRateStore
 from remuda.store.replicas import SqlModelStore, SqlReplicaStore
 from remuda.store.responses import SqlResponseStore
 from remuda.store.scheduling import SqlSchedulingStore
@@ -167,6 +169,7 @@ class ServingRig:
             self._stored,
         )
         self._room = self._file_room()
+        self._speeds = SpeedKeeper(SqlRateStore(ground.parts.database), self._catalogue.backend_and_size)
 
     def _table_keeper(self) -> TableKeeper:
         ground = self._ground
@@ -212,6 +215,7 @@ class ServingRig:
             self._shared,
             load_limits_of(self._ground.parts.settings),
             self._stager(shop),
+            self._speeds.moved_bytes,
         )
         unloader = Unloader(
             self._replicas,
@@ -296,7 +300,7 @@ class ServingRig:
         demand = self._demand(placing, suspects)
         cold = self._cold_path(demand, suspects)
         folder = self._followed_folder()
-        figures = InferenceFigures(ground.figures, self._tables, self._ledger)
+        figures = InferenceFigures(ground.figures, self._tables, self._ledger, self._speeds.answered)
         upstreams = OpenUpstreams(clock, http=self._http, servers=self._servers_http, grpc_factory=self._grpc)
         dispatcher = RequestDispatcher(
             self._tables,
@@ -323,6 +327,7 @@ class ServingRig:
             self._upkeep(models, unloads).run,
             self._replica_keeper(placing, unloads).run,
             self._memory.run,
+            self._speeds.run,
             self._confirming().run,
             partial(close_stale_connections, self._tables, upstreams),
         )
@@ -450,6 +455,7 @@ class ServingRig:
             self._holders.needed,
             self._room,
             self._memory.known,
+            self._speeds.known,
         )
         return ReplicaPlacer(
             self._replicas,

@@ -130,6 +130,11 @@ class ModelCatalogue:
         found = self._known.get(name)
         return None if found is None or found.config.disabled else found
 
+    def backend_and_size(self, name: str) -> tuple[str, int]:
+        """Its backend, and what its weights take on disk, as far as that is known here."""
+        found = self._known.get(name)
+        return ("", 0) if found is None else (found.config.backend, found.need().weights_bytes)
+
     async def refresh(self) -> None:
         """Read the store again. Raises what the store does; what was known then stays known, and so does what
         a later and quicker reading has brought."""

@@ -28,6 +28,7 @@ from remuda.models.paths import check_absolute_paths
 from remuda.ops.model import DoneWithNote, Ending, Kind, NotNeeded, Step
 from remuda.scheduler.catalogue import Catalogued, ModelCatalogue, names_file
 from remuda.scheduler.load_ops import target_of
+from remuda.scheduler.measured_speed import MoveTimed, Rate, not_timed
 from remuda.scheduler.model import HTTP, Replica, ReplicaState, endpoint_of, worker_endpoint
 from remuda.scheduler.ports import (
     LoadProgress,
@@ -82,6 +83,7 @@ class LoaderDeps:
     shared: bool = False
     limits: LoadLimits = LoadLimits()
     stager: Stager | None = None  # None: every node has the files it needs.
+    timed: MoveTimed = not_timed  # Told how long bytes took.
 
 
 class Loader:
@@ -214,17 +216,25 @@ class _Load:
             self._check_paths(await self._standing())
             await self._room()
             if self._deps.stager is not None and not self._deps.shared:
+                began_s = anyio.current_time()
                 self.staged = await self._deps.stager.stage(self._step, self._model, self._installing)
+                self._timed(Rate.COPY, sum(self.staged.taken.values()), began_s)
             standing = await self._standing()
             reply = await self._process(standing)
             await self._write(_running(self.replica, reply, standing))
             scope.deadline = load_entered(anyio.current_time(), scope.deadline, self._load_limit)
             self._deps.progress.enter(self._step, LOADING)
+            began_s = anyio.current_time()
             await self._load_model(standing)
+            self._timed(Rate.LOAD, self._model.need().weights_bytes, began_s)
             await self._write(replace(self.replica, state=ReplicaState.LOADED))
         except RemudaError as error:
             return replace(error.problem(), retryable=False)
         return None
+
+    def _timed(self, kind: Rate, size_bytes: int, began_s: float) -> None:
+        node, model = self.replica.node, self.replica.key.model
+        self._deps.timed(kind, node, model, size_bytes, anyio.current_time() - began_s)
 
     def _check_paths(self, standing: Standing) -> None:
         """What an earlier release stored, or another frontend, was perhaps never checked."""

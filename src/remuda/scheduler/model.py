@@ -213,6 +213,7 @@ class NodeOffer:
     # What replicas of the model were seen to take, best on such hardware and with such a build.
     measured_in_vram: MemoryUse | None = None
     measured_in_ram: MemoryUse | None = None
+    tokens_per_s: float = 0.0  # That the model, or one like it, was seen to write there; 0: not known.
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,7 @@ from remuda.ops.targets import Draft, PlanningContext, WantedOperation, builds_o
 from remuda.scheduler.disk_room import DropPlan, FilesInFleet, NoRoom, disk_of, room_for
 from remuda.scheduler.eviction import FIRST, Turn, excludes, may_go, staying
 from remuda.scheduler.measured_memory import MemoryBook, MemoryKey, build_of, hardware_of, reported_use
+from remuda.scheduler.measured_speed import RateBook
 from remuda.scheduler.model import FilesTold, Need, NodeOffer, Replica, Replicas, ReplicaState, Resident
 from remuda.scheduler.staging import NOTHING_TO_COPY, copy_plan, files_on
 from remuda.wire.nodes import CutOffFile, InstalledArtifact, Report
@@ -158,6 +159,7 @@ class PlacementFacts:
     spare: Mapping[str, int] = field(default_factory=dict)  # Of models that keep some: how many may go.
     groups: Mapping[str, frozenset[str]] = field(default_factory=dict)  # Of concurrency, by model.
     turn: Turn = FIRST
+    speeds: RateBook = field(default_factory=RateBook)  # How fast nodes were seen to be.
 
 
 def offers(need: Need, fleet: PlacementFacts) -> list[NodeOffer]:
@@ -225,7 +227,13 @@ def _offer(need: Need, view: ObservedNode, rows: Sequence[Replica], fleet: Place
         busy=sum(fleet.in_flight(row.key) for row in rows),
         measured_in_vram=fleet.memory.of(kind),
         measured_in_ram=fleet.memory.of(kind._replace(hardware="")),
+        tokens_per_s=_speed(need, node.id, fleet.speeds),
     )
+
+
+def _speed(need: Need, node: NodeId, speeds: RateBook) -> float:
+    expected = speeds.tokens_per_s(node, need.model, need.backend, need.weights_bytes)
+    return 0.0 if expected is None else expected.per_s
 
 
 def _passing(standing: Standing, *, unreached: bool) -> bool:

@@ -3,8 +3,9 @@
 Of the nodes that fit, those that answer when dialled come before those that do not, and then those known to
 have the model's files before those that they are copied to, and these before those that may have them. Among
 them one that nothing has to leave comes first, then one that has the backend, then one with a GPU, then the
-least busy, and then the one with most room left: models spread over the machines, and an estimate that was
-too small hurts fewer neighbours. Big rooms need not be saved: what is idle can leave them.
+one that was seen to be fastest for what it has to do already, then the least busy, and then the one with most
+room left: models spread over the machines, and an estimate that was too small hurts fewer neighbours. Big
+rooms need not be saved: what is idle can leave them.
 """
 
 import shlex
@@ -15,6 +16,7 @@ from typing import Final
 from remuda.fleet.model import RESERVED_PREFIX
 from remuda.models.memory import MemoryUse
 from remuda.scheduler.model import FilesTold, Need, NodeOffer, Placed, Resident, Unplaceable
+from remuda.scheduler.ranking import Rank, rank, usual_speed, why_behind
 from remuda.wire.nodes import CutOffFile
 
 _INSTALL_DISK_BYTES: Final = 2 << 30  # For a backend whose size is not known beforehand.
@@ -28,23 +30,13 @@ class _Fit:
     evict: tuple[Resident, ...]
     left_bytes: int
 
+    def rank(self, usual: float) -> Rank:
+        return rank(self.offer, self.evict, self.left_bytes, usual, in_vram=self.wanted.in_vram)
+
     @property
-    def rank(self) -> tuple[bool, int, bool, int, float, bool, bool, int, int, str]:
-        """The smallest is the best. Of evictions, those of what was used longest ago."""
-        last_used = max((one.last_used.timestamp() for one in self.evict), default=0.0)
-        offer = self.offer
-        return (
-            offer.unreached,
-            0 if offer.has_file else 1 if offer.copied_from else 2 if offer.may_have_file else 0,
-            bool(offer.copied_from) and offer.dropped_bytes > 0,
-            len(self.evict),
-            last_used,
-            not offer.has_backend,
-            not self.wanted.in_vram,
-            offer.busy,
-            -self.left_bytes,
-            offer.node,
-        )
+    def placed(self) -> Placed:
+        evict, wanted = tuple(one.key for one in self.evict), self.wanted
+        return Placed(self.offer.node, wanted.in_vram, evict, _copied(self.offer), wanted.use)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +64,8 @@ def place(need: Need, offers: Sequence[NodeOffer]) -> Placed | Unplaceable:
     looked = [(offer, _look(need, offer)) for offer in offers]
     fits = [found for _, found in looked if isinstance(found, _Fit)]
     if fits:
-        best = min(fits, key=lambda fit: fit.rank)
-        evict = tuple(one.key for one in best.evict)
-        wanted = best.wanted
-        return Placed(best.offer.node, wanted.in_vram, evict, _copied(best.offer), wanted.use)
+        usual = usual_speed(fit.offer for fit in fits)
+        return min(fits, key=lambda fit: fit.rank(usual)).placed
     refused = {offer.name: found for offer, found in looked if isinstance(found, _Refusal)}
     nearest_first = sorted(refused, key=lambda name: (refused[name].rank, name))
     return Unplaceable(
@@ -89,6 +79,18 @@ def place(need: Need, offers: Sequence[NodeOffer]) -> Placed | Unplaceable:
             if isinstance(found, _Refusal) and found.waiting_helps and not offer.unfit
         ),
     )
+
+
+def not_chosen(need: Need, offers: Sequence[NodeOffer]) -> Mapping[str, str]:
+    """Why each node is not where `place` would have it, by name, the next best first."""
+    looked = [(offer, _look(need, offer)) for offer in offers]
+    fits = [found for _, found in looked if isinstance(found, _Fit)]
+    usual = usual_speed(fit.offer for fit in fits)
+    ranked = sorted(((fit.rank(usual), fit.offer) for fit in fits), key=lambda one: one[0])
+    behind = {offer.name: why_behind(ranked[0], (found, offer)) for found, offer in ranked[1:]}
+    refused = {offer.name: found for offer, found in looked if isinstance(found, _Refusal)}
+    nearest_first = sorted(refused, key=lambda name: (refused[name].rank, name))
+    return behind | {name: refused[name].why for name in nearest_first}
 
 
 def _look(need: Need, offer: NodeOffer) -> _Fit | _Refusal:

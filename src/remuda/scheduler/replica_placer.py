@@ -20,6 +20,7 @@ from remuda.scheduler.eviction import FIRST, Turn, groups_of, spares
 from remuda.scheduler.file_room import FileRoom
 from remuda.scheduler.load_ops import UnloadRequests, load_operation
 from remuda.scheduler.measured_memory import MemoryBook
+from remuda.scheduler.measured_speed import RateBook
 from remuda.scheduler.model import (
     FilesTold,
     ModelFit,
@@ -59,6 +60,7 @@ class PlacementInputs:
     needed: ReadNeeded | None = None
     room: FileRoom | None = None  # For files of models; None: nothing is removed for them.
     memory: Callable[[], MemoryBook] = MemoryBook  # What replicas were seen to take.
+    speeds: Callable[[], RateBook] = RateBook  # How fast nodes were seen to be.
 
 
 class ReplicaPlacer:
@@ -194,6 +196,7 @@ class ReplicaPlacer:
             spares(configs, seen.rows),
             groups_of(configs),
             turn,
+            by.speeds(),
         )
         here = {view.standing.node.id for view in nodes if view.standing.node.machine_id in self._by.here}
         return [

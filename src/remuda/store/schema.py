@@ -32,7 +32,7 @@ from remuda.scheduler.scheduling import SchedulingTerms
 from remuda.store.ops_codec import Document, StoredReason, StoredSource, StoredStepReason
 from remuda.wire.nodes import InstalledArtifact
 
-SCHEMA_VERSION = 28
+SCHEMA_VERSION = 29
 """What this release writes. Counts up with each migration."""
 
 MIN_COMPATIBLE_VERSION = 1
@@ -482,6 +482,18 @@ server_spending = Table(  # Outlives its server: a name that is used again has t
     Column("month", Text, primary_key=True),  # Such as 2026-11, UTC.
     Column("taken", BigInteger, nullable=False),  # By frontends, to spend.
     Column("spent", BigInteger, nullable=False),
+)
+
+measured_rates = Table(  # How fast nodes were seen to be, by kind and model.
+    "measured_rates",
+    metadata,
+    Column("kind", Text, primary_key=True),
+    Column("node_id", Text, primary_key=True),
+    Column("model", Text, primary_key=True),
+    Column("per_s", Double, nullable=False),
+    Column("backend", Text, nullable=False),
+    Column("weights_bytes", BigInteger, nullable=False),
+    Column("measured_at", Instant, nullable=False),
 )
 
 schema_info = Table(  # One row: what the newest release that migrated this database said about itself.

@@ -8,7 +8,7 @@ import pytest
 from remuda.core.ids import NodeId
 from remuda.models.memory import MemoryUse
 from remuda.scheduler.model import FilesTold, Need, NodeOffer, Placed, Unplaceable
-from remuda.scheduler.placement import place
+from remuda.scheduler.placement import not_chosen, place
 from remuda.wire.nodes import CutOffFile
 from tests.unit.scheduler.offering import GB, a_cpu_offer, a_need, a_resident, an_offer
 
@@ -66,6 +66,43 @@ def test_node_with_a_gpu_comes_before_an_idle_one_without() -> None:
 
 def test_least_busy_node_comes_before_one_with_more_room() -> None:
     assert chosen(a_need(), an_offer("busy", busy=2), an_offer("calm", free_gb=8, busy=1)) == "calm"
+
+
+def test_a_spark_at_10_tokens_per_second_is_not_ranked_equal_to_a_5090_at_58() -> None:
+    spark = an_offer("spark", free_gb=24, tokens_per_s=10.0)
+    assert chosen(a_need(), spark, an_offer("5090", free_gb=8, tokens_per_s=58.0)) == "5090"
+
+
+def test_fast_node_that_answers_many_comes_after_an_idle_slower_one() -> None:
+    fast = an_offer("fast", tokens_per_s=58.0, busy=9)
+    assert chosen(a_need(), fast, an_offer("slow", tokens_per_s=10.0)) == "slow"
+
+
+def test_node_that_was_never_measured_counts_as_the_usual_one() -> None:
+    measured = [an_offer("slow", tokens_per_s=10.0), an_offer("medium", tokens_per_s=40.0)]
+    assert chosen(a_need(), *measured, an_offer("new", free_gb=20)) == "medium"
+    assert chosen(a_need(), measured[0], an_offer("new", free_gb=20, tokens_per_s=0.0)) == "slow"
+
+
+def test_what_decided_is_said_of_each_node_that_was_not_chosen() -> None:
+    fleet = [
+        an_offer("best", tokens_per_s=58.0),
+        an_offer("spark", tokens_per_s=10.0),
+        an_offer("far", has_file=False, copied_from="best"),
+        an_offer("full", a_resident("old", 20), free_gb=4),
+        an_offer("bare", has_backend=False),
+        a_cpu_offer("cpu"),
+        an_offer("drained", unfit="it is drained"),
+    ]
+    assert chosen(a_need(), *fleet) == "best"
+    assert not_chosen(a_need(), fleet) == {
+        "spark": "it is slower or busier (10.0 tokens/s against 58.0, no requests there)",
+        "cpu": "the model would run there on the processor",
+        "bare": "it would have to install the backend first",
+        "full": "1 replica would have to be unloaded there",
+        "far": "the files would have to be copied there",
+        "drained": "it is drained",
+    }
 
 
 def test_among_equals_the_one_with_most_room_left_is_chosen() -> None:

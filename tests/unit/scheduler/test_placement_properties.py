@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from remuda.core.ids import NodeId, ReplicaKey
 from remuda.scheduler.model import Need, NodeOffer, Placed, Resident, Unplaceable
-from remuda.scheduler.placement import place
+from remuda.scheduler.placement import not_chosen, place
 from tests.support.examples import examples
 from tests.support.nodes import NOON
 
@@ -46,6 +46,7 @@ offers = st.builds(
     disk_free=st.sampled_from((0, 1 << 40)),
     residents=residents.map(tuple),
     busy=st.integers(0, 3),
+    tokens_per_s=st.sampled_from((0.0, 0.0, 10.0, 11.0, 58.0)),
 ).map(lambda offer: replace(offer, name=offer.node.removeprefix("id-")))
 fleets = st.lists(offers, max_size=6, unique_by=lambda offer: offer.node)
 needs = st.builds(
@@ -138,3 +139,22 @@ def test_nothing_leaves_while_a_node_has_room(need: Need, fleet: list[NodeOffer]
 
 def _stays(resident: Resident) -> Resident:
     return replace(resident, movable=False)
+
+
+@settings(max_examples=examples(200))
+@given(needs, fleets)
+def test_each_node_but_the_chosen_one_is_told_why(need: Need, fleet: list[NodeOffer]) -> None:
+    placed, behind = place(need, fleet), not_chosen(need, fleet)
+    others = {offer.name for offer in fleet}
+    if isinstance(placed, Placed):
+        others -= {at(placed, fleet).name}
+    else:
+        assert dict(behind) == dict(placed.reasons)
+    assert behind.keys() == others
+    assert all(behind.values())
+
+
+@settings(max_examples=examples(200))
+@given(needs, fleets)
+def test_order_in_which_nodes_are_told_does_not_matter(need: Need, fleet: list[NodeOffer]) -> None:
+    assert place(need, fleet) == place(need, fleet[::-1])

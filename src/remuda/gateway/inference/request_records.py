@@ -25,6 +25,7 @@ from remuda.core.clock import Clock
 from remuda.gateway.client_response import ClientResponse
 from remuda.router.live_table import Tables
 from remuda.router.usage import RequestLedger
+from remuda.scheduler.measured_speed import AnswerTimed, not_timed
 
 _EVENT = "inference_answered"
 log = structlog.get_logger()
@@ -117,7 +118,14 @@ class InferenceFigures:
     """What is counted for each request is added to plain numbers, and becomes Prometheus' when it is asked
     for: its own counters cost ten times as much. Children of labels are looked up once."""
 
-    def __init__(self, registry: CollectorRegistry, tables: Tables, ledger: RequestLedger) -> None:
+    def __init__(
+        self,
+        registry: CollectorRegistry,
+        tables: Tables,
+        ledger: RequestLedger,
+        timed: AnswerTimed = not_timed,
+    ) -> None:
+        self._timed = timed
         self._requests = _Counter(
             "remuda_inference_requests", "Inference requests answered.", ("model", "node", "kind", "status")
         )
@@ -177,7 +185,10 @@ class InferenceFigures:
         self._first_token_of(model, node).observe(first_s - response.began_s)
         if tally.completion_tokens > 1:
             last_s = ended_s if tally.last_token_s is None else tally.last_token_s
-            self._per_token_of(model, node).observe((last_s - first_s) / (tally.completion_tokens - 1))
+            later = tally.completion_tokens - 1
+            self._per_token_of(model, node).observe((last_s - first_s) / later)
+            if route is not None and not route.server:
+                self._timed(route.node, model, later, last_s - first_s)
 
 
 class _Counter(Collector):
