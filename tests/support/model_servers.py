@@ -1,5 +1,5 @@
-"""Servers that run without Remuda, written from their APIs: one that speaks OpenAI's, as cloud providers do,
-and an Ollama. What each was asked is remembered."""
+"""Servers that run without Remuda, written from their APIs: one that speaks OpenAI's and Anthropic's, as
+cloud providers do, and an Ollama. What each was asked is remembered."""
 
 import json
 from collections.abc import AsyncIterator, Mapping
@@ -49,6 +49,9 @@ class ModelServer:
             await anyio.sleep_forever()
         if 300 <= self.status < 400:
             raise web.HTTPTemporaryRedirect(self.headers["Location"])
+        if "anthropic-version" in request.headers:
+            infos = [{"type": "model", "id": name, "display_name": name} for name in self.names]
+            return web.json_response({"data": infos, "has_more": False})
         listed = [{"id": name, "object": "model"} for name in self.names]
         return web.json_response({"object": "list", "data": listed})
 
@@ -68,6 +71,40 @@ class ModelServer:
             return await self._answered(request, body)
         finally:
             self.answering -= 1
+
+    async def message(self, request: web.Request) -> web.StreamResponse:
+        """Anthropic's. It demands what that API demands."""
+        assert request.headers["anthropic-version"] == "2023-06-01"
+        if self.key and request.headers.get("x-api-key") != self.key:
+            error = {
+                "type": "error",
+                "error": {"type": "authentication_error", "message": "invalid x-api-key"},
+            }
+            return web.json_response(error, status=401)
+        body = json.loads(await request.read())
+        self.asked.append(body)
+        words = [f"w{n} " for n in range(min(body["max_tokens"], self.words))]
+        usage = {"input_tokens": PROMPT_TOKENS, "output_tokens": len(words)}
+        if not body.get("stream"):
+            content = [{"type": "text", "text": "".join(words)}]
+            shape = {"id": "msg_1", "type": "message", "role": "assistant", "model": body["model"]}
+            ends = {"stop_reason": "end_turn", "stop_sequence": None}
+            return web.json_response({**shape, "content": content, **ends, "usage": usage})
+        answer = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await answer.prepare(request)
+        deltas = [{"type": "content_block_delta", "index": 0, "delta": _text(word)} for word in words]
+        events: tuple[dict[str, Any], ...] = (
+            {"type": "message_start", "message": {"content": [], "usage": {**usage, "output_tokens": 1}}},
+            {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
+            {"type": "ping"},
+            *deltas,
+            {"type": "content_block_stop", "index": 0},
+            {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": usage},
+            {"type": "message_stop"},
+        )
+        for event in events:
+            await answer.write(f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode())
+        return answer
 
     async def _answered(self, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
         limit = body.get("max_completion_tokens") or body.get("max_tokens") or self.words
@@ -115,6 +152,10 @@ class ModelServer:
             raise web.HTTPUnauthorized(text=body, content_type="application/json")
 
 
+def _text(word: str) -> dict[str, str]:
+    return {"type": "text_delta", "text": word}
+
+
 @asynccontextmanager
 async def model_server(script: ModelServer | None = None, port: int = 0) -> AsyncIterator[ModelServer]:
     """It listens on loopback while the block lasts."""
@@ -123,6 +164,7 @@ async def model_server(script: ModelServer | None = None, port: int = 0) -> Asyn
     app.router.add_get("/api/version", script.version)
     app.router.add_get("/api/tags", script.tags)
     app.router.add_get("/v1/models", script.models)
+    app.router.add_post("/v1/messages", script.message)
     app.router.add_post("/v1/chat/completions", script.chat)
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
     await runner.setup()

@@ -41,6 +41,7 @@ class RoutingRecord:
     answer; empty: any."""
 
     node: str = ""
+    nodes_only: bool = False  # It came from another fleet: no overflow to a third.
     route: Route | None = None  # The replica that answered, or was tried last.
     tried: list[Route] = field(default_factory=list)
     failures: list[UpstreamFailed] = field(default_factory=list)  # Of those tried, before any answer.
@@ -195,7 +196,7 @@ class RequestDispatcher:
     def _overflow(self, model: str, routing: RoutingRecord) -> Route | None:
         """A server that this model lists for when no node of ours can answer."""
         entry = self._tables.now.models.get(model)
-        if entry is None or not entry.overflow:
+        if entry is None or not entry.overflow or routing.nodes_only:
             return None
         tried = {route.id for route in routing.tried}
         there = [route for route in entry.overflow if routing.node in ("", route.node_name)]

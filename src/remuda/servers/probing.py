@@ -43,6 +43,7 @@ class _Error(msgspec.Struct):
 
 class _Version(msgspec.Struct):
     version: str
+    remuda: str = ""
 
 
 _LISTING: Final = msgspec.json.Decoder(_Listing)
@@ -72,8 +73,9 @@ class Prober:
     async def kind(self, url: ServerUrl, key: str) -> ServerKind:
         """Which API it speaks. ServerUnusable when it is none of those known."""
         status, body = await self._get(url, "/api/version", _headers(ServerKind.OLLAMA, key))
-        if status == 200 and _decodes(_VERSION, body):
-            return ServerKind.OLLAMA
+        version = _version(body) if status == 200 else None
+        if version is not None:
+            return ServerKind.OPENAI if version.remuda else ServerKind.OLLAMA
         status, body = await self._get(url, "/v1/models", _headers(ServerKind.OPENAI, key))
         if (listing := _listing(body)) is not None and status == 200:
             return ServerKind.OPENAI if listing.has_more is None else ServerKind.ANTHROPIC
@@ -119,7 +121,7 @@ async def _bounded(answer: aiohttp.ClientResponse) -> bytes:
 
 
 def _headers(kind: ServerKind, key: str) -> dict[str, str]:
-    headers = {"Accept": "application/json"}
+    headers = {"Accept": "application/json", "X-Remuda-Own-Models": "1"}
     if kind is ServerKind.ANTHROPIC:
         headers |= {"anthropic-version": _ANTHROPIC_VERSION}
         return headers | ({"x-api-key": key} if key else {})
@@ -141,12 +143,11 @@ def _listing(body: bytes) -> _Listing | None:
     return None if listing.data is None and listing.models is None else listing
 
 
-def _decodes(decoder: msgspec.json.Decoder[_Version], body: bytes) -> bool:
+def _version(body: bytes) -> _Version | None:
     try:
-        decoder.decode(body)
+        return _VERSION.decode(body)
     except (msgspec.DecodeError, RecursionError):
-        return False
-    return True
+        return None
 
 
 def _is_anthropic_error(body: bytes) -> bool:

@@ -31,6 +31,7 @@ log = structlog.get_logger(__name__)
 
 _READ_EVERY_S: Final = 2.0
 _ASK_EVERY_S: Final = 10.0
+_ABSENT_EVERY_S: Final = 2.0
 _VERDICT_S: Final = 10.0
 _PAUSE_MAX_S: Final = 60.0  # Of a server that says it is asked too often.
 
@@ -147,7 +148,8 @@ class ServerWatch:
 
     def _is_due(self, name: str) -> bool:
         asked_s = self._asked_s.get(name)
-        return asked_s is None or self._clock.monotonic() - asked_s >= self._ask_every_s
+        every_s = self._ask_every_s if self._conditions.get(name, Condition()).up else _ABSENT_EVERY_S
+        return asked_s is None or self._clock.monotonic() - asked_s >= min(every_s, self._ask_every_s)
 
     def _ask(self, server: Server) -> None:
         if server.name in self._asking:

@@ -5,10 +5,12 @@ from typing import Protocol
 
 from remuda.core.clock import Clock
 from remuda.inference.model import ReplicaEndpoint, Upstream
+from remuda.upstreams.anthropic.upstream import AnthropicUpstream
 from remuda.upstreams.http.client import Pool
 from remuda.upstreams.http.upstream import HttpUpstream
 
 HTTP = "http"
+ANTHROPIC = "anthropic"
 
 
 class ClosableUpstream(Upstream, Protocol):
@@ -33,16 +35,17 @@ class OpenUpstreams:
         self._http = http
         self._servers = servers or http
         self._grpc_factory = grpc_factory
-        self._relayed: dict[ReplicaEndpoint, HttpUpstream] = {}
+        self._pooled: dict[ReplicaEndpoint, Upstream] = {}
         self._called: dict[ReplicaEndpoint, ClosableUpstream] = {}
 
     def at(self, endpoint: ReplicaEndpoint) -> Upstream:
-        if endpoint.protocol == HTTP:
-            relayed = self._relayed.get(endpoint)
-            if relayed is None:
+        if endpoint.protocol in (HTTP, ANTHROPIC):
+            pooled = self._pooled.get(endpoint)
+            if pooled is None:
                 pool = self._servers if endpoint.server else self._http
-                relayed = self._relayed[endpoint] = HttpUpstream(endpoint, pool, self._clock)
-            return relayed
+                kind = HttpUpstream if endpoint.protocol == HTTP else AnthropicUpstream
+                pooled = self._pooled[endpoint] = kind(endpoint, pool, self._clock)
+            return pooled
         called = self._called.get(endpoint)
         if called is None:
             called = self._called[endpoint] = self._grpc_factory(endpoint)
@@ -50,7 +53,7 @@ class OpenUpstreams:
 
     async def forget(self, in_use: Collection[ReplicaEndpoint]) -> None:
         """Drop all but these."""
-        self._relayed = {endpoint: kept for endpoint, kept in self._relayed.items() if endpoint in in_use}
+        self._pooled = {endpoint: kept for endpoint, kept in self._pooled.items() if endpoint in in_use}
         gone = [endpoint for endpoint in self._called if endpoint not in in_use]
         for upstream in [self._called.pop(endpoint) for endpoint in gone]:
             await upstream.aclose()

@@ -10,8 +10,12 @@ import anyio
 import httpx
 import pytest
 
+from remuda.host.ports import free_port
+from tests.integration.backends.programs import running
+from tests.integration.running import llama_server
 from tests.support.frontends import Json, LiveFrontend, live_frontend
 from tests.support.model_servers import PROMPT_TOKENS, ModelServer, model_server
+from tests.support.models import tiny_model
 from tests.support.nats_servers import plain_server
 from tests.support.postgres import postgres_server
 from tests.support.waiting import wait_until
@@ -97,6 +101,70 @@ async def test_an_ollama_is_known_for_one(frontend: LiveFrontend) -> None:
         assert (await ask(frontend, "ollama/llama3:latest")).status_code == 200
 
 
+@pytest.mark.parametrize("stream", [False, True])
+async def test_one_that_speaks_anthropics_api_answers_clients_of_openais(
+    frontend: LiveFrontend, nas: ModelServer, stream: bool
+) -> None:
+    name = f"claude-{stream}".lower()
+    await adopt(frontend, nas, name, kind="anthropic")
+    system = {"role": "system", "content": "Be brief."}
+    body = {"model": f"{name}/large", "messages": [system, *HELLO], "max_tokens": 3, "stream": stream}
+    reply = await frontend.anyone.post("/v1/chat/completions", json=body)
+    assert reply.status_code == 200, reply.text
+    assert nas.asked[-1]["system"] == "Be brief."
+    assert nas.asked[-1]["messages"] == [{"role": "user", "content": [{"type": "text", "text": "hello"}]}]
+    if stream:
+        assert reply.text.count('"content":"w') == 3
+        assert reply.text.endswith("data: [DONE]\n\n")
+    else:
+        assert reply.json()["choices"][0]["message"]["content"] == "w0 w1 w2 "
+        assert reply.json()["usage"]["prompt_tokens"] == PROMPT_TOKENS
+
+
+async def test_two_fleets_that_adopt_each_other_list_their_own_models_and_do_not_send_requests_in_circles(
+    frontend: LiveFrontend, tmp_path: Path
+) -> None:
+    async with live_frontend(tmp_path, model_load_wait="1s") as other:
+        for here, there in ((frontend, other), (other, frontend)):
+            config = "name: shared\nbackend: missing\nupstreams: [peer]\n"
+            assert (await here.admin.post("/api/models", json={"config": config})).status_code == 201
+            body = {"url": there.url, "name": "peer"}
+            made = await here.admin.post("/api/servers", json=body)
+            assert (made.status_code, made.json()["kind"]) == (201, "openai"), made.text
+        await wait_until(partial(_knows_peer, frontend))
+        names = [one["name"] for one in (await shown(frontend, "peer"))["models"]]
+        assert not [name for name in names if name.startswith("peer/peer/")]
+        reply = await ask(frontend, "shared")
+        assert (reply.status_code, refusal(reply)["code"]) == (503, "no_capacity"), reply.text
+    await frontend.admin.delete("/api/servers/peer")
+
+
+async def _knows_peer(frontend: LiveFrontend) -> bool:
+    return bool((await shown(frontend, "peer"))["up"])
+
+
+async def test_llama_cpps_own_server_is_adopted_leaves_and_is_back(
+    frontend: LiveFrontend, tmp_path: Path
+) -> None:
+    words = ("--port", str(free_port("127.0.0.1")), "--model", str(tiny_model()), "--context", "1024")
+    with running(tmp_path, *words, module=llama_server.__name__) as server:
+        await wait_until(lambda: "listening on" in server.log, within=60)
+        body = {"url": f"http://127.0.0.1:{words[1]}", "name": "llama"}
+        made = await frontend.admin.post("/api/servers", json=body)
+        assert made.status_code == 201, made.text
+        (model,) = [one["name"] for one in made.json()["models"]]
+        reply = await ask(frontend, model, max_tokens=4)
+        assert reply.json()["usage"]["completion_tokens"] == 4, reply.text
+    await wait_until(partial(_refused, frontend, model))
+    with running(tmp_path, *words, module=llama_server.__name__):
+        await wait_until(partial(_answers, frontend, model), within=60)
+
+
+async def _refused(frontend: LiveFrontend, model: str) -> bool:
+    reply = await ask(frontend, model, max_tokens=1)
+    return reply.status_code == 503 and refusal(reply)["code"] == "server_absent"
+
+
 async def test_what_is_no_server_is_refused_with_the_reason(frontend: LiveFrontend, nas: ModelServer) -> None:
     reply = await frontend.admin.post("/api/servers", json={"url": "http://127.0.0.1:1"})
     assert (reply.status_code, refusal(reply)) == (502, refusal(reply))
@@ -138,7 +206,7 @@ async def test_one_that_leaves_is_absent_with_a_reason_and_is_found_again(fronte
 
 
 async def _answers(frontend: LiveFrontend, model: str) -> bool:
-    return (await ask(frontend, model)).status_code == 200
+    return (await ask(frontend, model, max_tokens=4)).status_code == 200
 
 
 async def test_its_key_is_sent_there_and_shown_nowhere(frontend: LiveFrontend) -> None:

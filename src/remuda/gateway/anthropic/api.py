@@ -95,7 +95,7 @@ class AnthropicApi:
         if method not in allowed:
             raise WrongMethod(f"{method} does not work on this path; use {' or '.join(allowed)}")
         key = self._admission.caller(headers)
-        listed = self._admission.listed(key)
+        listed = self._admission.listed(key, headers)
         if path == MODELS:
             return msgspec.json.encode(_model_page(listed, query))
         name = path.removeprefix(f"{MODELS}/")

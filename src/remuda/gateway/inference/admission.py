@@ -15,6 +15,7 @@ from remuda.router.live_table import Tables
 from remuda.router.loading import ModelUnknown
 from remuda.router.table import RoutedModel
 
+OWN_MODELS: Final = b"x-remuda-own-models"
 _HOSTS_KNOWN_MAX: Final = 256
 _NAME_CHARS_MAX: Final = 100  # Of one that is quoted.
 
@@ -115,10 +116,13 @@ class Admission:
             )
         return entry
 
-    def listed(self, key: ApiKey | None) -> dict[str, RoutedModel]:
-        """What this caller can ask for now, by name."""
+    def listed(self, key: ApiKey | None, headers: HeaderMap) -> dict[str, RoutedModel]:
+        """What this caller can ask for now, by name. Another frontend that has adopted this one is told of
+        what can run here only: else two that have adopted each other would have each other's for ever."""
+        own = OWN_MODELS in headers
         models = self._tables.now.models.items()
-        return {name: entry for name, entry in models if entry.listed and self._allows(key, name, entry)}
+        listed = ((name, entry) for name, entry in models if entry.listed and (entry.ours or not own))
+        return {name: entry for name, entry in listed if self._allows(key, name, entry)}
 
     def _allows(self, key: ApiKey | None, name: str, entry: RoutedModel) -> bool:
         if key is None or not key.models or not self._keys_required:

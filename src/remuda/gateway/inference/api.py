@@ -46,6 +46,7 @@ from remuda.router.table import RoutedModel
 log = structlog.get_logger()
 _SHOW_NODE: Final = b"x-remuda-show-node"  # By which an admin asks whose answer it is.
 _ONLY_NODE: Final = b"x-remuda-node"  # By which an admin says whose answer it is to be.
+_VIA: Final = b"x-remuda-via"  # Sent by a fleet that has adopted this one.
 _SANE_ID: Final = re.compile(r"[\w.:/+=-]{1,128}", re.ASCII)
 
 
@@ -154,6 +155,7 @@ class InferenceHandler:
             response.caller = key.name
         if _SHOW_NODE in request.headers and self._admission.may_see_nodes(key):
             response.expose_node = True
+        response.routing.nodes_only = _VIA in request.headers
         if (node := request.headers.get(_ONLY_NODE)) is not None:
             response.routing.node = self._admission.chosen_node(node, key)
         body = await self._bodies.read(request)

@@ -73,7 +73,7 @@ class OpenAiApi:
         if method not in allowed:
             raise WrongMethod(f"{method} does not work on this path; use {' or '.join(allowed)}")
         key = self._admission.caller(headers)
-        listed = self._admission.listed(key)
+        listed = self._admission.listed(key, headers)
         if path == MODELS:
             return msgspec.json.encode(ModelList([_listed(name, listed[name]) for name in sorted(listed)]))
         name = path.removeprefix(f"{MODELS}/")

@@ -308,7 +308,7 @@ def _head(endpoint: ReplicaEndpoint, path: str) -> bytes:
     lines = (
         f"POST {endpoint.path}{path} HTTP/1.1",
         f"Host: {endpoint.address.removesuffix(':443') if endpoint.encrypted else endpoint.address}",
-        *(("User-Agent: remuda",) if endpoint.server else ()),
+        *(("User-Agent: remuda", "X-Remuda-Via: 1") if endpoint.server else ()),
         *((f"Authorization: Bearer {endpoint.token}",) if endpoint.token else ()),
         "Content-Type: application/json",
         "Accept-Encoding: identity",

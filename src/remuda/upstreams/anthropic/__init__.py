@@ -1,0 +1,1 @@
+"""Servers that speak Anthropic's API, asked for answers to OpenAI's chats."""
