@@ -5,7 +5,7 @@ import re
 import pytest
 from playwright.sync_api import FilePayload, Page, expect
 
-from tests.integration.console.browser import PATIENCE_MS
+from tests.integration.console.browser import PATIENCE_MS, Complaints
 from tests.integration.serving.asking import add_echo
 from tests.support.processes import Frontend
 
@@ -71,3 +71,28 @@ def test_a_file_that_is_no_model_is_refused_where_it_was_chosen(page: Page, up: 
     refusal = page.get_by_role("region", name="Upload").get_by_role("alert")
     expect(refusal).to_have_text(re.compile("page.gguf is not a GGUF file"))
     assert up.get("/api/model-uploads")["uploads"] == []
+
+
+def test_a_configuration_does_not_replace_a_model_of_its_name_unasked(
+    page: Page, up: Frontend, complaints: Complaints
+) -> None:
+    add_echo(up, "taken")
+    complaints.expected.append((409, "/api/models"))
+    page.goto("/models/import")
+    page.get_by_label("YAML").fill("name: taken\nbackend: echo\ndescription: another\n")
+    page.get_by_role("button", name="Add the model").click()
+    question = page.get_by_role("dialog", name="Replace the model of this name?")
+    expect(question.get_by_text("taken")).to_be_visible()
+    expect(question.get_by_role("button", name="Keep it")).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(question).to_have_count(0)
+    assert "another" not in up.get("/api/models/taken/config")["config"]
+    page.get_by_role("button", name="Add the model").click()
+    question.get_by_role("button", name="Replace").click()
+    expect(page).to_have_title("taken · Models · Remuda")
+    assert "another" in up.get("/api/models/taken/config")["config"]
+
+
+def test_a_dialog_opens_where_one_writes(page: Page) -> None:
+    page.goto("/keys?create=1")
+    expect(page.get_by_role("textbox", name=re.compile("^Name Who"))).to_be_focused()

@@ -201,6 +201,17 @@ export interface components {
         FilesBudgetReply: {
             model_files_budget: string;
         };
+        FoundServer: {
+            url: string;
+            usual: string;
+            kind?: ("openai" | "ollama" | "anthropic") | "";
+            models?: string[];
+            reason?: string;
+            adopted?: string;
+        };
+        FoundServers: {
+            servers?: components["schemas"]["FoundServer"][];
+        };
         FreedDisk: {
             node: string;
             dry_run?: boolean;
@@ -351,6 +362,18 @@ export interface components {
             /** Format: date-time */
             created_at: string;
             models?: string[];
+            /** @enum {string} */
+            state?: "active" | "paused" | "expired";
+            requests_per_minute?: number;
+            tokens_per_minute?: number;
+            concurrent_requests?: number;
+            tokens_per_day?: number;
+            tokens_per_month?: number;
+            expires_at?: string | null;
+            weight?: number;
+            batch?: boolean;
+            may_route?: boolean;
+            last_used_at?: string | null;
             key?: string;
             warnings?: string[];
         };
@@ -555,6 +578,22 @@ export interface components {
             cleanup_next_retry_at?: string | null;
         };
         ModelRows: components["schemas"]["ModelRow"][];
+        ModelScheduled: {
+            model: string;
+            origin: string;
+            wanted: string;
+            min_replicas?: number;
+            max_replicas?: number;
+            every_node?: boolean;
+            selector?: {
+                [key: string]: string;
+            };
+            pinned?: boolean;
+            keep_alive?: string;
+            loaded?: number;
+            on_their_way?: number;
+            waiting?: string;
+        };
         ModelStatus: {
             state?: components["schemas"]["BackendState"];
             /**
@@ -585,6 +624,9 @@ export interface components {
         };
         ModelUploadViews: {
             uploads?: components["schemas"]["ModelUploadView"][];
+        };
+        ModelsScheduled: {
+            models?: components["schemas"]["ModelScheduled"][];
         };
         NodeChanges: {
             set?: components["schemas"]["NodeEntity"][];
@@ -1000,6 +1042,57 @@ export interface components {
             canary?: boolean;
             proves?: boolean;
         };
+        SchedulingRow: {
+            id?: number;
+            model_name?: string;
+            node_selector?: string;
+            min_replicas?: number;
+            max_replicas?: number;
+            spread_all?: boolean;
+            route_policy?: string;
+            balance_abs_threshold?: number;
+            balance_rel_threshold?: number;
+            min_prefix_match?: number;
+            unsatisfiable_until?: string | null;
+            unsatisfiable_ticks?: number;
+            created_at?: string | null;
+            updated_at?: string | null;
+            pinned?: boolean | null;
+            keep_alive?: string;
+            unsatisfiable_why?: string;
+        };
+        SchedulingRows: components["schemas"]["SchedulingRow"][];
+        ServerModel: {
+            name: string;
+            price?: string;
+            in_flight?: number;
+            reason?: string;
+        };
+        ServerView: {
+            name: string;
+            url: string;
+            /** @enum {string} */
+            kind: "openai" | "ollama" | "anthropic";
+            has_key?: boolean;
+            up?: boolean;
+            reason?: string;
+            since?: string | null;
+            asked_at?: string | null;
+            paid?: boolean;
+            /** @default {} */
+            prices: {
+                [key: string]: string;
+            };
+            budget?: string;
+            spent?: string;
+            committed?: string;
+            parallel?: number;
+            max_tokens?: number;
+            models?: components["schemas"]["ServerModel"][];
+        };
+        ServerViews: {
+            servers?: components["schemas"]["ServerView"][];
+        };
         SessionView: {
             authenticated: boolean;
             /** @enum {string} */
@@ -1170,11 +1263,34 @@ export interface components {
             name?: string;
         };
         JsonValue: unknown;
+        KeyPatch: {
+            models?: string[] | null;
+            requests_per_minute?: number | null;
+            tokens_per_minute?: number | null;
+            concurrent_requests?: number | null;
+            tokens_per_day?: number | null;
+            tokens_per_month?: number | null;
+            expires_at?: string | null;
+            never_expires?: boolean | null;
+            weight?: number | null;
+            batch?: boolean | null;
+            may_route?: boolean | null;
+            paused?: boolean | null;
+        };
         KeyRequest: {
             name: string;
             /** @enum {string} */
             scope?: "inference" | "read" | "admin";
             models?: string[];
+            requests_per_minute?: number;
+            tokens_per_minute?: number;
+            concurrent_requests?: number;
+            tokens_per_day?: number;
+            tokens_per_month?: number;
+            expires_at?: string | null;
+            weight?: number;
+            batch?: boolean;
+            may_route?: boolean;
         };
         MaxReplicasBody: {
             value: number;
@@ -1329,6 +1445,54 @@ export interface components {
             protocol?: string;
             restarts?: number;
             trouble?: string;
+            ram_bytes?: number;
+            vram_bytes?: number;
+        };
+        ScanRequest: {
+            hosts?: string[];
+        };
+        SchedulingBody: {
+            model_name: string;
+            node_selector?: {
+                [key: string]: string;
+            };
+            min_replicas?: number;
+            max_replicas?: number;
+            spread_all?: boolean;
+            route_policy?: string | null;
+            balance_abs_threshold?: number | null;
+            balance_rel_threshold?: number | null;
+            min_prefix_match?: number | null;
+            pinned?: boolean | null;
+            keep_alive?: string | null;
+        };
+        ServerPatch: {
+            url?: string | null;
+            kind?: ("openai" | "ollama" | "anthropic") | null;
+            key?: string | null;
+            prices?: {
+                [key: string]: string;
+            } | null;
+            free?: boolean | null;
+            budget?: string | null;
+            parallel?: number | null;
+            max_tokens?: number | null;
+            unseen?: boolean;
+        };
+        ServerRequest: {
+            url: string;
+            name?: string;
+            kind?: ("openai" | "ollama" | "anthropic") | "auto";
+            key?: string;
+            /** @default {} */
+            prices: {
+                [key: string]: string;
+            };
+            free?: boolean;
+            budget?: string;
+            parallel?: number;
+            max_tokens?: number;
+            unseen?: boolean;
         };
         SignIn: {
             key: string;
@@ -1415,6 +1579,7 @@ export interface components {
             image_url?: unknown;
             input_audio?: unknown;
             video_url?: unknown;
+            audio_url?: unknown;
         };
         CalledTool: {
             id?: string;
@@ -1507,12 +1672,33 @@ export interface components {
             dimensions?: number | null;
             user?: string | null;
         };
-        RerankRequest: {
+        RerankBody: {
             model: string;
             query: string;
-            documents: string[];
+            documents: (string | components["schemas"]["RankedDocument"])[];
             top_n?: number | null;
             return_documents?: boolean | null;
+        };
+        RankedDocument: {
+            text: string;
+        };
+        CohereRerankBody: {
+            model: string;
+            query: string;
+            documents: (string | components["schemas"]["RankedDocument"])[];
+            top_n?: number | null;
+            max_tokens_per_doc?: unknown;
+            priority?: number | null;
+        };
+        TokenizeBody: {
+            model: string;
+            content?: string | null;
+            prompt?: string | null;
+            messages?: unknown;
+            tools?: unknown;
+            add_special_tokens?: boolean | null;
+            add_generation_prompt?: boolean | null;
+            return_token_strs?: boolean | null;
         };
         TranscriptionForm: {
             /** Format: binary */
@@ -1572,6 +1758,325 @@ export interface components {
             /** @enum {unknown} */
             response_format?: "b64_json";
         };
+        ResponsesBody: {
+            model: string;
+            input?: string | components["schemas"]["Item"][] | null;
+            instructions?: string | null;
+            previous_response_id?: string | null;
+            store?: boolean | null;
+            background?: boolean | null;
+            stream?: boolean | null;
+            tools?: components["schemas"]["ToolBody"][] | null;
+            tool_choice?: ("auto" | "none" | "required") | components["schemas"]["ChosenTool"] | null;
+            parallel_tool_calls?: boolean | null;
+            text?: components["schemas"]["TextConfig"] | null;
+            reasoning?: components["schemas"]["ReasoningWish"] | null;
+            max_output_tokens?: number | null;
+            temperature?: number | null;
+            top_p?: number | null;
+            top_logprobs?: number | null;
+            include?: string[] | null;
+            truncation?: ("auto" | "disabled") | null;
+            metadata?: {
+                [key: string]: string;
+            } | null;
+            user?: string | null;
+            safety_identifier?: string | null;
+            prompt_cache_key?: string | null;
+            service_tier?: string | null;
+            conversation?: unknown;
+            prompt?: unknown;
+        };
+        Item: {
+            type?: string | null;
+            id?: string | null;
+            role?: ("assistant" | "developer" | "system" | "user") | null;
+            content?: string | components["schemas"]["ItemPart"][] | null;
+            summary?: components["schemas"]["ItemPart"][] | null;
+            call_id?: string | null;
+            name?: string | null;
+            arguments?: unknown;
+            output?: unknown;
+        };
+        ItemPart: {
+            type: string;
+            text?: string;
+            refusal?: string;
+            image_url?: string | null;
+            file_id?: string | null;
+            input_audio?: unknown;
+        };
+        ToolBody: {
+            type: string;
+            name?: string | null;
+            description?: string | null;
+            parameters?: unknown;
+            strict?: boolean | null;
+        };
+        ChosenTool: {
+            type: string;
+            name?: string | null;
+            mode?: ("auto" | "required") | null;
+            tools?: components["schemas"]["ToolBody"][] | null;
+        };
+        TextConfig: {
+            format?: components["schemas"]["TextFormat"] | null;
+            verbosity?: string | null;
+        };
+        TextFormat: {
+            /** @enum {unknown} */
+            type: "json_object" | "json_schema" | "text";
+            name?: string;
+            schema?: unknown;
+            strict?: boolean | null;
+            description?: string | null;
+        };
+        ReasoningWish: {
+            effort?: string | null;
+            summary?: string | null;
+        };
+        OllamaChat: {
+            model: string;
+            options?: components["schemas"]["Options"] | null;
+            keep_alive?: number | string | null;
+            stream?: boolean | null;
+            format?: unknown;
+            think?: boolean | string | null;
+            logprobs?: boolean | null;
+            top_logprobs?: number | null;
+            messages?: components["schemas"]["OllamaMessage"][] | null;
+            tools?: components["schemas"]["OllamaTool"][] | null;
+        };
+        Options: {
+            num_predict?: number | null;
+            top_k?: number | null;
+            repeat_last_n?: number | null;
+            num_keep?: number | null;
+            seed?: number | null;
+            mirostat?: number | null;
+            temperature?: number | null;
+            top_p?: number | null;
+            min_p?: number | null;
+            typical_p?: number | null;
+            tfs_z?: number | null;
+            repeat_penalty?: number | null;
+            presence_penalty?: number | null;
+            frequency_penalty?: number | null;
+            mirostat_tau?: number | null;
+            mirostat_eta?: number | null;
+            stop?: string | string[] | null;
+        };
+        OllamaMessage: {
+            /** @enum {unknown} */
+            role: "assistant" | "developer" | "function" | "system" | "tool" | "user";
+            content?: string | null;
+            thinking?: string | null;
+            images?: unknown[] | null;
+            tool_calls?: components["schemas"]["OllamaToolCall"][] | null;
+            tool_name?: string | null;
+            tool_call_id?: string | null;
+        };
+        OllamaToolCall: {
+            function: components["schemas"]["OllamaCall"];
+            id?: string | null;
+        };
+        OllamaCall: {
+            name: string;
+            arguments?: unknown;
+        };
+        OllamaTool: {
+            function: components["schemas"]["FunctionSpec"];
+            type?: string | null;
+        };
+        OllamaGenerate: {
+            model: string;
+            options?: components["schemas"]["Options"] | null;
+            keep_alive?: number | string | null;
+            stream?: boolean | null;
+            format?: unknown;
+            think?: boolean | string | null;
+            logprobs?: boolean | null;
+            top_logprobs?: number | null;
+            prompt?: string | null;
+            suffix?: string | null;
+            system?: string | null;
+            template?: string | null;
+            context?: number[] | null;
+            raw?: boolean | null;
+            images?: unknown[] | null;
+        };
+        OllamaEmbed: {
+            model: string;
+            options?: components["schemas"]["Options"] | null;
+            keep_alive?: number | string | null;
+            input: string | string[];
+            truncate?: boolean | null;
+            dimensions?: number | null;
+        };
+        OllamaEmbeddings: {
+            model: string;
+            options?: components["schemas"]["Options"] | null;
+            keep_alive?: number | string | null;
+            prompt?: string | null;
+        };
+        MessagesBody: {
+            model: string;
+            messages: components["schemas"]["InputMessage"][];
+            system?: string | components["schemas"]["TextBlock"][] | null;
+            tools?: components["schemas"]["ClientTool"][] | null;
+            tool_choice?: (components["schemas"]["AutoChoice"] | components["schemas"]["AnyChoice"] | components["schemas"]["ToolNamed"] | components["schemas"]["NoChoice"]) | null;
+            thinking?: components["schemas"]["Thinking"] | null;
+            output_config?: components["schemas"]["OutputConfig"] | null;
+            output_format?: components["schemas"]["OutputFormat"] | null;
+            mcp_servers?: unknown[] | null;
+            container?: unknown;
+            max_tokens: number;
+            stream?: boolean | null;
+            stop_sequences?: string[] | null;
+            temperature?: number | null;
+            top_p?: number | null;
+            top_k?: number | null;
+            metadata?: components["schemas"]["CallerMetadata"] | null;
+        };
+        InputMessage: {
+            /** @enum {unknown} */
+            role: "assistant" | "system" | "user";
+            content: string | (components["schemas"]["TextBlock"] | components["schemas"]["ImageBlock"] | components["schemas"]["DocumentBlock"] | components["schemas"]["SearchResultBlock"] | components["schemas"]["ThinkingBlock"] | components["schemas"]["RedactedThinkingBlock"] | components["schemas"]["ToolUseBlock"] | components["schemas"]["ToolResultBlock"])[];
+        };
+        TextBlock: {
+            /** @enum {unknown} */
+            type: "text";
+            text: string;
+        };
+        ImageBlock: {
+            /** @enum {unknown} */
+            type: "image";
+            source: components["schemas"]["Base64Source"] | components["schemas"]["UrlSource"] | components["schemas"]["FileSource"];
+        };
+        Base64Source: {
+            /** @enum {unknown} */
+            type: "base64";
+            data: string;
+            media_type: string;
+        };
+        UrlSource: {
+            /** @enum {unknown} */
+            type: "url";
+            url: string;
+        };
+        FileSource: {
+            /** @enum {unknown} */
+            type: "file";
+            file_id?: string;
+        };
+        DocumentBlock: {
+            /** @enum {unknown} */
+            type: "document";
+            source: components["schemas"]["TextSource"] | components["schemas"]["ContentSource"] | components["schemas"]["Base64Source"] | components["schemas"]["UrlSource"] | components["schemas"]["FileSource"];
+            title?: string | null;
+            context?: string | null;
+        };
+        TextSource: {
+            /** @enum {unknown} */
+            type: "text";
+            data: string;
+        };
+        ContentSource: {
+            /** @enum {unknown} */
+            type: "content";
+            content: string | (components["schemas"]["TextBlock"] | components["schemas"]["ImageBlock"])[];
+        };
+        SearchResultBlock: {
+            /** @enum {unknown} */
+            type: "search_result";
+            source: string;
+            title: string;
+            content: components["schemas"]["TextBlock"][];
+        };
+        ThinkingBlock: {
+            /** @enum {unknown} */
+            type: "thinking";
+            thinking: string;
+        };
+        RedactedThinkingBlock: {
+            /** @enum {unknown} */
+            type: "redacted_thinking";
+        };
+        ToolUseBlock: {
+            /** @enum {unknown} */
+            type: "tool_use";
+            id: string;
+            name: string;
+            input: unknown;
+        };
+        ToolResultBlock: {
+            /** @enum {unknown} */
+            type: "tool_result";
+            tool_use_id: string;
+            content?: string | (components["schemas"]["TextBlock"] | components["schemas"]["ImageBlock"] | components["schemas"]["DocumentBlock"] | components["schemas"]["SearchResultBlock"] | components["schemas"]["ToolReferenceBlock"])[] | null;
+            is_error?: boolean | null;
+        };
+        ToolReferenceBlock: {
+            /** @enum {unknown} */
+            type: "tool_reference";
+            tool_name?: string;
+        };
+        ClientTool: {
+            name: string;
+            input_schema?: unknown;
+            description?: string | null;
+            type?: string | null;
+            strict?: boolean | null;
+        };
+        AutoChoice: {
+            /** @enum {unknown} */
+            type: "auto";
+            disable_parallel_tool_use?: boolean | null;
+        };
+        AnyChoice: {
+            /** @enum {unknown} */
+            type: "any";
+            disable_parallel_tool_use?: boolean | null;
+        };
+        ToolNamed: {
+            /** @enum {unknown} */
+            type: "tool";
+            name: string;
+            disable_parallel_tool_use?: boolean | null;
+        };
+        NoChoice: {
+            /** @enum {unknown} */
+            type: "none";
+        };
+        Thinking: {
+            /** @enum {unknown} */
+            type: "adaptive" | "between_tools" | "disabled" | "enabled";
+            display?: ("omitted" | "summarized") | null;
+        };
+        OutputConfig: {
+            effort?: ("high" | "low" | "max" | "medium" | "xhigh") | null;
+            format?: components["schemas"]["OutputFormat"] | null;
+        };
+        OutputFormat: {
+            /** @enum {unknown} */
+            type: "json_schema";
+            schema: unknown;
+        };
+        CallerMetadata: {
+            user_id?: string | null;
+        };
+        CountTokensBody: {
+            model: string;
+            messages: components["schemas"]["InputMessage"][];
+            system?: string | components["schemas"]["TextBlock"][] | null;
+            tools?: components["schemas"]["ClientTool"][] | null;
+            tool_choice?: (components["schemas"]["AutoChoice"] | components["schemas"]["AnyChoice"] | components["schemas"]["ToolNamed"] | components["schemas"]["NoChoice"]) | null;
+            thinking?: components["schemas"]["Thinking"] | null;
+            output_config?: components["schemas"]["OutputConfig"] | null;
+            output_format?: components["schemas"]["OutputFormat"] | null;
+            mcp_servers?: unknown[] | null;
+            container?: unknown;
+        };
         ModelList: {
             data: components["schemas"]["ListedModel"][];
             object?: string;
@@ -1603,6 +2108,89 @@ export interface components {
             total_files: number;
             node?: string;
             eta_seconds?: number;
+        };
+        AnthropicError: {
+            error: components["schemas"]["ErrorObject"];
+            type?: string;
+        };
+        ErrorObject: {
+            type: string;
+            message: string;
+            details: components["schemas"]["ErrorCause"];
+        };
+        ErrorCause: {
+            error_code: string;
+            param?: string;
+            reasons?: string[];
+        };
+        CohereError: {
+            message: string;
+            code: string;
+        };
+        OllamaModels: {
+            models: components["schemas"]["OllamaListed"][];
+        };
+        OllamaListed: {
+            name: string;
+            model: string;
+            modified_at: string;
+            details: components["schemas"]["OllamaDetails"];
+            size?: number;
+            digest?: string;
+        };
+        OllamaDetails: {
+            format?: string;
+            family?: string;
+            families?: string[];
+            parameter_size?: string;
+            quantization_level?: string;
+            parent_model?: string;
+        };
+        OllamaLoadedModels: {
+            models: components["schemas"]["OllamaLoaded"][];
+        };
+        OllamaLoaded: {
+            name: string;
+            model: string;
+            details: components["schemas"]["OllamaDetails"];
+            expires_at: string;
+            size?: number;
+            size_vram?: number;
+            context_length?: number;
+            digest?: string;
+        };
+        OllamaShown: {
+            modified_at: string;
+            details: components["schemas"]["OllamaDetails"];
+            model_info: {
+                [key: string]: string | number;
+            };
+            capabilities: string[];
+            parameters?: string;
+            template?: string;
+            system?: string;
+        };
+        OllamaVersion: {
+            version: string;
+            remuda: string;
+        };
+        OllamaNamed: {
+            model?: string;
+            name?: string;
+        };
+        OllamaPulled: {
+            model?: string;
+            name?: string;
+            stream?: boolean | null;
+        };
+        OllamaProgress: {
+            status: string;
+            digest?: string;
+            total?: number;
+            completed?: number;
+        };
+        OllamaError: {
+            error: string;
         };
     };
     responses: never;
