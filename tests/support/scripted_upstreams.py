@@ -1,7 +1,7 @@
 """A gateway for inference on a real socket, with replicas that do what a test tells them."""
 
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -14,6 +14,7 @@ from pydantic import SecretStr
 from remuda.accounts.budgets import HeldAmount, Lease, LeaseClaim, LimitKind, LimitSpan, lease
 from remuda.accounts.keys import ApiKey, KeyRing
 from remuda.accounts.limiter import KeyLimits
+from remuda.accounts.usage import KeyUsage, UsageCounter, UsagePlace, UsageQuery, UsageRow
 from remuda.core.clock import SystemClock
 from remuda.core.entropy import SystemEntropy
 from remuda.core.errors import NoCapacity
@@ -251,6 +252,20 @@ class LeasesInMemory:
         return leases, now
 
 
+class UsageInMemory:
+    """Implements accounts.usage.UsageStore; all in one row."""
+
+    def __init__(self) -> None:
+        self.used: dict[UsagePlace, KeyUsage] = {}
+
+    async def add(self, writer: str, batch: int, used: Mapping[UsagePlace, KeyUsage]) -> None:
+        for place, one in used.items():
+            self.used.setdefault(place, KeyUsage()).add(one)
+
+    async def rows(self, query: UsageQuery) -> Sequence[UsageRow]:
+        return [UsageRow(one, key=place.key, model=place.model) for place, one in self.used.items()]
+
+
 class ForwardClock(SystemClock):
     """The system's clock, which can be put forward."""
 
@@ -340,10 +355,21 @@ def gateway(
         responses=responses,
         links=links or LinkFetcher(),
     )
+    used = UsageInMemory()
     limits = KeyLimits(LeasesInMemory(), clock, "gateway", keyring.listed)
     access = Access(SecretStr("token"), keys_required, frozenset({"127.0.0.1", "localhost"}))
     console, models = _Console(Sessions("", keyring, clock)), ScriptedModels()
-    services = cast(Services, _Few(access, keyring, Metering(limits), entropy, console, _Serving(models)))
+    services = cast(
+        Services,
+        _Few(
+            access,
+            keyring,
+            Metering(limits, UsageCounter(used, clock, "gateway"), used),
+            entropy,
+            console,
+            _Serving(models),
+        ),
+    )
     door = inference_routes(_nothing_here, services, inference, clock)
     return Gateway(tables, ledger, upstreams, loading, keyring, limits, metrics, running, clock, door, models)
 

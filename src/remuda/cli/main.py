@@ -28,6 +28,7 @@ from remuda.cli import (
     nodes,
     ops,
     servers,
+    usage,
 )
 from remuda.cli.argv import hide_secrets_from_argv
 from remuda.cli.commands import NoSuchCommand, Verbs, examples, settings_command
@@ -272,6 +273,7 @@ for verb in (
     ops.group,
     keys.group,
     servers.group,
+    usage.command,
     models.group,
     chat.run,
     model_installs.pull,

@@ -73,6 +73,10 @@ KEY_CLAIM_S = (
 )
 KEY_CLAIMS_WAITING_MAX = 2000  # Such requests.
 KEY_CLAIMS_AT_ONCE_MAX = 500  # Limits of keys in one transaction; the others follow.
+USAGE_WRITE_EVERY_S = 5.0  # How often it is written down what keys have taken.
+USAGE_WAITING_MAX = 10_000  # Keys with their models and nodes whose usage is not written yet.
+USAGE_KEPT_DAYS = 400
+USAGE_ROWS_MAX = 10_000  # Of one answer.
 MODEL_NAME_CHARS_MAX = 512
 NODE_LOGS_S = 15.0  # For a worker to answer with the logs of its backends.
 NODE_LOGS_BYTES_MAX = 16 << 20  # Of one such answer.

@@ -28,6 +28,7 @@ from remuda.gateway.admin import (
     ops_api,
     scheduling,
     servers,
+    usage,
 )
 from remuda.gateway.admin import keys as admin_keys
 from remuda.gateway.admin import nodes as admin_nodes
@@ -73,6 +74,7 @@ _ROUTERS = (
     node_logs.sockets,
     backends.older_routes,
     admin_keys.routes,
+    usage.routes,
     admin_session.routes,
     event_stream.routes,
     probes.routes,

@@ -20,7 +20,8 @@ def inference_routes(
     """A path that several APIs cover is the first one's."""
     admission = Admission(services.access, services.keyring, inference.tables, services.console.sessions)
     limits = services.metering.limits if services.access.keys_required else None
-    handler = InferenceHandler(inference, admission, limits, clock, f"req-{services.entropy.uuid()[:13]}-")
+    usage, prefix = services.metering.usage, f"req-{services.entropy.uuid()[:13]}-"
+    handler = InferenceHandler(inference, admission, limits, usage, clock, prefix)
     refresh = inference.refresh_models
     apis: tuple[ClientApi, ...] = (
         AnthropicApi(admission, refresh),

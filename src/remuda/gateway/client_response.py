@@ -112,6 +112,7 @@ class ClientResponse:
         "error",
         "expose_node",
         "gone",
+        "key_id",
         "kind",
         "limits",
         "model",
@@ -146,6 +147,7 @@ class ClientResponse:
         self.routing = RoutingRecord()
         self.body_bytes = 0
         self.caller = ""
+        self.key_id = ""
         self.charge: Charge | None = None  # To the limits of the caller's key.
         self.limits: Sequence[LimitState] = ()
         self.model = ""

@@ -11,6 +11,7 @@ from pydantic import SecretStr
 
 from remuda.accounts.keys import KeyRing
 from remuda.accounts.limiter import KeyLimits
+from remuda.accounts.usage import UsageCounter, UsageStore
 from remuda.core import limits
 from remuda.core.clock import Clock
 from remuda.core.entropy import Entropy
@@ -193,6 +194,8 @@ class Metering:
     """What keys take."""
 
     limits: KeyLimits
+    usage: UsageCounter
+    used: UsageStore
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ from remuda.scheduler.scheduling import SchedulingTerms
 from remuda.store.ops_codec import Document, StoredReason, StoredSource, StoredStepReason
 from remuda.wire.nodes import InstalledArtifact
 
-SCHEMA_VERSION = 29
+SCHEMA_VERSION = 30
 """What this release writes. Counts up with each migration."""
 
 MIN_COMPATIBLE_VERSION = 1
@@ -494,6 +494,28 @@ measured_rates = Table(  # How fast nodes were seen to be, by kind and model.
     Column("backend", Text, nullable=False),
     Column("weights_bytes", BigInteger, nullable=False),
     Column("measured_at", Instant, nullable=False),
+)
+
+usage = Table(  # What keys have taken.
+    "usage",
+    metadata,
+    Column("day", Text, primary_key=True),  # Of UTC, as 2026-03-01.
+    Column("key_id", Text, primary_key=True),
+    Column("model", Text, primary_key=True),
+    Column("node", Text, primary_key=True),
+    Column("requests", BigInteger, nullable=False),
+    Column("failed", BigInteger, nullable=False),
+    Column("prompt_tokens", BigInteger, nullable=False),
+    Column("completion_tokens", BigInteger, nullable=False),
+    Column("cost", BigInteger, nullable=False),
+)
+
+usage_batches = Table(  # The last one that each process has added.
+    "usage_batches",
+    metadata,
+    Column("writer", Text, primary_key=True),
+    Column("batch", BigInteger, nullable=False),
+    Column("written_at", Instant, nullable=False),
 )
 
 schema_info = Table(  # One row: what the newest release that migrated this database said about itself.

@@ -17,13 +17,14 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from remuda.accounts.keys import ApiKey
 from remuda.accounts.limiter import KeyLimits
+from remuda.accounts.usage import UsageCounter
 from remuda.core.clock import Clock
 from remuda.core.errors import Internal, RemudaError
 from remuda.core.log import masked
 from remuda.gateway.client_response import CLIENT_GONE, ClientGone, ClientResponse
 from remuda.gateway.inference.admission import Admission
 from remuda.gateway.inference.bodies import Bodies, check_complexity, parsed
-from remuda.gateway.inference.charges import charge, settle
+from remuda.gateway.inference.charges import charge, note, settle
 from remuda.gateway.inference.endpoint import (
     ApiEndpoint,
     ClientApi,
@@ -58,6 +59,7 @@ class InferenceHandler:
         inference: Inference,
         admission: Admission,
         limits: KeyLimits | None,
+        usage: UsageCounter,
         clock: Clock,
         id_prefix: str,
     ) -> None:
@@ -69,6 +71,7 @@ class InferenceHandler:
         self._bodies = Bodies(inference.body_bytes_max)
         self._links = inference.links
         self._limits = limits
+        self._usage = usage
         self._admission = admission
         self._clock = clock
         self._log = RequestLog(clock)
@@ -103,6 +106,8 @@ class InferenceHandler:
                 settle(self._limits, response)
             ended_s = self._clock.monotonic()
             self._figures.answered(response, ended_s)
+            if response.model:
+                note(self._usage, response)
             self._log.answered(response, ended_s)
 
     def request_id(self, headers: Mapping[bytes, bytes]) -> str:
@@ -152,7 +157,7 @@ class InferenceHandler:
         endpoint, response = request.endpoint, request.response
         key = self._admission.asker(request.headers)
         if key is not None:
-            response.caller = key.name
+            response.caller, response.key_id = key.name, key.id
         if _SHOW_NODE in request.headers and self._admission.may_see_nodes(key):
             response.expose_node = True
         response.routing.nodes_only = _VIA in request.headers

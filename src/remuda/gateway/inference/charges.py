@@ -1,11 +1,12 @@
 """What a request is charged to the limits of its key: what it may take before it is sent, and what it took
-when it is over.
+when it is over; and what is counted of it.
 """
 
 from typing import Final
 
 from remuda.accounts.keys import ApiKey
 from remuda.accounts.limiter import KeyLimits
+from remuda.accounts.usage import UsageCounter
 from remuda.gateway.client_response import ClientResponse
 from remuda.inference.model import InferenceCall
 from remuda.inference.requests import ChatRequest, CompletionRequest, EmbeddingRequest, RerankRequest
@@ -33,6 +34,19 @@ def settle(limits: KeyLimits, response: ClientResponse) -> None:
     if not prompt and (tally.completion_tokens or tally.first_token_s is not None):
         prompt = held.prompt_tokens
     limits.settle(held, prompt + tally.completion_tokens, tally.completion_tokens)
+
+
+def note(usage: UsageCounter, response: ClientResponse) -> None:
+    """Count a request that is over, and named a model."""
+    route, tally = response.routing.route, response.tally
+    usage.note(
+        response.key_id,
+        response.model,
+        "" if route is None else route.node_name,
+        (tally.prompt_tokens, tally.completion_tokens),
+        failed=response.status >= 400,
+        price=None if route is None else route.price,
+    )
 
 
 def _prompt_tokens(call: InferenceCall, body_bytes: int) -> int:
