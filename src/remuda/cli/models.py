@@ -19,6 +19,7 @@ from remuda.cli.model_arguments import (
 )
 from remuda.cli.model_edits import add_edit_commands
 from remuda.cli.model_installs import install, install_and_report, remove
+from remuda.cli.model_plan import plan_model
 from remuda.cli.model_scaling import scale_model
 from remuda.cli.output import one_line
 from remuda.core.errors import FrontendUnreachable, Invalid, NotFound, RemudaError
@@ -341,5 +342,6 @@ def _unload(client: "AdminClient", name: str, node: str) -> "tuple[OpView, ...]"
 
 add_edit_commands(group)
 group.add_command(scale_model)
+group.add_command(plan_model)
 group.add_command(install)
 group.add_command(remove)

@@ -35,6 +35,7 @@ from remuda.scheduler.model import (
 )
 from remuda.scheduler.offers import NOWHERE, PlacementFacts, Supply, offers, supplies
 from remuda.scheduler.placement import place
+from remuda.scheduler.plans import ReplicaPlan, replica_plan
 from remuda.scheduler.ports import ReplicaStore, RoutingTable
 
 log = structlog.get_logger(__name__)
@@ -130,6 +131,11 @@ class ReplicaPlacer:
         survey = await self._survey(model, NO_NODE, files)
         nodes = [NodeFit(offer, place(survey.need, [offer])) for offer in survey.offers]
         return ModelFit(survey.need, tuple(sorted(nodes, key=lambda one: one.offer.name)))
+
+    async def plan(self, model: Catalogued) -> ReplicaPlan:
+        """What one more replica of it would take now. Nothing is begun."""
+        survey = await self._survey(model, NO_NODE)
+        return replica_plan(survey.need, survey.offers, self._by.speeds())
 
     async def _survey(
         self,

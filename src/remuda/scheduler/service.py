@@ -30,6 +30,7 @@ from remuda.scheduler.model import (
     StoredModel,
     Unplaceable,
 )
+from remuda.scheduler.plans import ReplicaPlan
 from remuda.scheduler.ports import ModelStore, ReplicaStore, RoutingTable
 from remuda.wire.nodes import RunningReplica
 
@@ -43,6 +44,10 @@ _NOT_RUNNING: Final = frozenset({"failed", "stopping", "waiting"})
 class Planner(Placer, Protocol):
     async def fits(self, model: Catalogued) -> ModelFit:
         """Whether each node could take it. Nothing is begun."""
+        ...
+
+    async def plan(self, model: Catalogued) -> ReplicaPlan:
+        """What one more replica of it would take now. Nothing is begun."""
         ...
 
     async def why_nowhere(self, model: Catalogued) -> Unplaceable | None:
@@ -274,6 +279,13 @@ class Models:
     async def fits(self, name: str) -> ModelFit:
         """Whether each node could take it now, with placement's own reasons. NotFound for an unknown one."""
         return await self._placer.fits(await self.get(name))
+
+    async def plan(self, name: str) -> ReplicaPlan:
+        """What one more replica of it would take now. NotFound for an unknown model."""
+        model = await self.get(name)
+        if model.config.alias:
+            model = await self.get(model.config.alias)
+        return await self._placer.plan(model)
 
     async def problem(self, model: Catalogued) -> ModelProblem:
         """Why it could not answer now, as far as is known."""

@@ -150,6 +150,40 @@ class ModelFits(Message):
     nodes: Many[NodeFitView] = ()
 
 
+class PlannedStepView(Message):
+    """Something that is done before the model answers."""
+
+    action: str  # `unload`, `copy`, `install` or `load`.
+    what: str = ""  # A replica (`model#index`), whom files come from, a backend, or the model.
+    size_bytes: Annotated[Uint64, OMIT_EMPTY] = 0
+    bytes_per_s: Annotated[Number | None, OMIT_NONE] = None  # As measured on that node.
+    seconds: Annotated[Number | None, OMIT_NONE] = None  # Left out: not known.
+
+
+class NotChosenView(Message):
+    """Nodes that are not the one, for the same reason."""
+
+    nodes: Many[str] = ()
+    why: str = ""
+
+
+class ModelPlan(Message):
+    """What loading one more replica of a model would do now. Nothing is begun."""
+
+    model: str
+    node: str = ""  # Its name; empty: no node can take it now.
+    node_id: Annotated[str, OMIT_EMPTY] = ""
+    in_vram: bool = False
+    memory_bytes: Uint64 = 0  # That would be set aside; 0: not known.
+    steps: Many[PlannedStepView] = ()
+    ready_seconds: Annotated[Number | None, OMIT_NONE] = None  # Left out: of some step it is not known.
+    known_seconds: Number = 0.0  # Of the steps of which it is.
+    tokens_per_s: Annotated[Number | None, OMIT_NONE] = None  # Left out: nothing like it was measured there.
+    tokens_like: Annotated[str, OMIT_EMPTY] = ""  # The model that this was measured with, if it is another.
+    waiting_helps: Annotated[bool, OMIT_EMPTY] = False  # No node can take it now, but one is only busy.
+    not_chosen: Many[NotChosenView] = ()
+
+
 class UnusableModel(Message):
     """Something that is to describe a model, and cannot be used."""
 

@@ -37,6 +37,16 @@ async def test_why_a_model_fits_nowhere_is_said_for_each_node(frontend: LiveFron
     assert (await frontend.admin.get("/api/models/nosuch/fits")).status_code == 404
 
 
+async def test_what_a_load_would_do_is_planned_without_doing_it(frontend: LiveFrontend) -> None:
+    config = "name: planned\nbackend: nosuch\nparameters: {model: planned}\n"
+    await frontend.admin.post("/api/models", json={"config": config})
+    await frontend.register("too-small")
+    shown = (await frontend.admin.get("/api/models/planned/plan")).json()
+    assert (shown["model"], shown["node"], shown["steps"]) == ("planned", "", [])
+    assert "too-small" in [name for one in shown["not_chosen"] for name in one["nodes"]]
+    assert (await frontend.admin.get("/api/models/nosuch/plan")).status_code == 404
+
+
 MIB = 1 << 20
 ECHO = {"name": "echo", "digest": "sha256:" + "e" * 64}
 GALLERY = """\

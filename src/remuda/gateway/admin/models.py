@@ -27,6 +27,7 @@ from remuda.gateway.messages import (
     takes,
 )
 from remuda.gateway.nodes import ModelRows
+from remuda.gateway.plan_views import plan_view
 from remuda.gateway.services import Services, Svc
 from remuda.model_installs.rooms import unknown_backends
 from remuda.ops.op_views import with_steps
@@ -46,6 +47,7 @@ from remuda.wire.serving import (
     ModelLoaded,
     ModelNamed,
     ModelOps,
+    ModelPlan,
     ModelRemovalPlan,
     ModelRemoved,
     ModelStatus,
@@ -138,6 +140,12 @@ async def unload_model(model: ModelPath, request: Request, svc: Svc, admin: Admi
 async def model_fits(model: ModelPath, svc: Svc) -> Response:
     """Whether each node could take it now, with the reason and the numbers. Nothing is begun."""
     return answer(show.model_fits(await svc.serving.models.fits(model)))
+
+
+@routes.get("/api/models/{model:path}/plan", responses=gives(ModelPlan, 401, 404))
+async def model_plan(model: ModelPath, svc: Svc) -> Response:
+    """Where one more replica of it would be loaded now, after what, how soon, and why not elsewhere."""
+    return answer(plan_view(await svc.serving.models.plan(model)))
 
 
 @routes.get("/api/models/{model:path}", responses=gives(ModelItem, 401, 404))

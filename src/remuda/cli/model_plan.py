@@ -1,0 +1,102 @@
+"""`remuda models plan`: what loading a model would do now, without doing it."""
+
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import click
+
+from remuda.cli.commands import client_command, connect, examples
+from remuda.cli.invocation import ClientOptions
+from remuda.cli.model_arguments import model_argument
+from remuda.cli.output import one_line
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from remuda.wire.serving import ModelPlan, PlannedStepView
+
+_NAMED_MAX = 8  # Nodes that have the same reason, out of many.
+
+
+@click.command(
+    "plan",
+    short_help="Show where a model would be loaded, how soon, and why not elsewhere.",
+    epilog=examples("remuda models plan qwen3-8b", "remuda models plan qwen3-8b --json"),
+)
+@model_argument
+@client_command
+def plan_model(options: ClientOptions, name: str) -> None:
+    """Show where one more replica of a model would be loaded now, what would be unloaded for it, how long
+    until it answers, and why each other node is not chosen. Nothing is done.
+
+    Times come from what nodes were seen to do. Where nothing was measured yet, that is said.
+    """
+    from remuda.wire.serving import ModelPlan
+
+    with connect(options) as client:
+        answer = client.get("api", "models", name, "plan")
+    if options.as_json:
+        click.echo(answer.body)
+        return
+    for line in plan_lines(answer.read(ModelPlan)):
+        click.echo(one_line(line))
+
+
+def plan_lines(plan: "ModelPlan") -> "Iterator[str]":
+    from remuda.cli.model_tables import size
+
+    if not plan.node:
+        busy = "; it would be loaded as soon as one is less busy" if plan.waiting_helps else ""
+        yield f"{plan.model}: no node can take it now{busy}"
+    else:
+        memory = "VRAM" if plan.in_vram else "RAM"
+        takes = f"{size(plan.memory_bytes)} of {memory}" if plan.memory_bytes else memory
+        yield f"{plan.model} would be loaded on {plan.node}, into {takes}"
+        for number, step in enumerate(plan.steps, 1):
+            yield f"  {number}. {_step(step)}"
+        yield f"  ready {_ready(plan)}"
+        yield f"  speed: {_speed(plan)}"
+    if plan.not_chosen:
+        yield "not chosen:" if plan.node else "why not:"
+    for one in plan.not_chosen:
+        more = len(one.nodes) - _NAMED_MAX
+        names = ", ".join(one.nodes[:_NAMED_MAX]) + (f" and {more} more" if more > 0 else "")
+        yield f"  {names}: {one.why}"
+
+
+def _step(step: "PlannedStepView") -> str:
+    from remuda.cli.model_tables import size
+
+    amount = f"{size(step.size_bytes)} " if step.size_bytes else ""
+    words = {
+        "unload": f"unload {step.what}",
+        "copy": f"copy {amount}from {step.what}",
+        "install": f"install the backend {step.what}",
+        "load": f"load {amount}into the backend" if amount else "load it into the backend",
+    }
+    if step.seconds is None or step.bytes_per_s is None:
+        how_long = "how long is not known"
+    else:
+        how_long = f"about {_time(step.seconds)} at {size(round(step.bytes_per_s))}/s"
+    return f"{words.get(step.action, step.action)} ({how_long})"
+
+
+def _ready(plan: "ModelPlan") -> str:
+    if plan.ready_seconds is not None:
+        return f"in about {_time(plan.ready_seconds)}"
+    if plan.known_seconds:
+        return f"in {_time(plan.known_seconds)} and what is not known of the other steps"
+    return "after a time that is not known: nothing like it was measured there yet"
+
+
+def _speed(plan: "ModelPlan") -> str:
+    if plan.tokens_per_s is None:
+        return "not measured there"
+    like = f", by what {plan.tokens_like} did there" if plan.tokens_like else ", as measured there"
+    return f"about {plan.tokens_per_s:.0f} tokens a second{like}"
+
+
+def _time(seconds: float) -> str:
+    from remuda.cli.render import span
+
+    return "a second" if seconds < 1 else span(timedelta(seconds=seconds))

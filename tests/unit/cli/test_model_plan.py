@@ -1,0 +1,51 @@
+"""A plan, as people read it."""
+
+from remuda.cli.model_plan import plan_lines
+from remuda.wire.serving import ModelPlan, NotChosenView, PlannedStepView
+
+GIB = 1 << 30
+UNLOAD = PlannedStepView(action="unload", what="phi#0")
+COPY = PlannedStepView(action="copy", what="attic", size_bytes=4 * GIB, bytes_per_s=GIB / 10, seconds=40)
+LOAD = PlannedStepView(action="load", what="qwen", size_bytes=4 * GIB, bytes_per_s=GIB, seconds=4)
+
+
+def test_plan_with_steps_that_were_not_all_measured() -> None:
+    plan = ModelPlan(
+        model="qwen",
+        node="gpu-1",
+        in_vram=True,
+        memory_bytes=6 * GIB,
+        steps=(UNLOAD, COPY, LOAD),
+        known_seconds=44,
+        tokens_per_s=57.6,
+        tokens_like="phi",
+        not_chosen=(NotChosenView(nodes=("a", "b"), why="it is drained"),),
+    )
+    assert list(plan_lines(plan)) == [
+        "qwen would be loaded on gpu-1, into 6.0 GiB of VRAM",
+        "  1. unload phi#0 (how long is not known)",
+        "  2. copy 4.0 GiB from attic (about 40s at 102 MiB/s)",
+        "  3. load 4.0 GiB into the backend (about 4s at 1.0 GiB/s)",
+        "  ready in 44s and what is not known of the other steps",
+        "  speed: about 58 tokens a second, by what phi did there",
+        "not chosen:",
+        "  a, b: it is drained",
+    ]
+
+
+def test_plan_of_which_nothing_was_measured_says_so() -> None:
+    lines = list(plan_lines(ModelPlan(model="qwen", node="gpu-1", steps=(UNLOAD,))))
+    assert lines[-2:] == [
+        "  ready after a time that is not known: nothing like it was measured there yet",
+        "  speed: not measured there",
+    ]
+
+
+def test_model_that_no_node_can_take_now() -> None:
+    reason = NotChosenView(nodes=tuple(f"n{number}" for number in range(10)), why="it is busy")
+    lines = list(plan_lines(ModelPlan(model="qwen", waiting_helps=True, not_chosen=(reason,))))
+    assert lines == [
+        "qwen: no node can take it now; it would be loaded as soon as one is less busy",
+        "why not:",
+        "  n0, n1, n2, n3, n4, n5, n6, n7 and 2 more: it is busy",
+    ]
