@@ -85,6 +85,12 @@ def not_there(options: ClientOptions, name: str, missing: NotFound) -> NotFound:
 
 def under_way(op: "OpView") -> str:
     """Of the install of a model that is not there yet."""
+    if op.status == "paused":
+        far = f" at {op.percentage:.0f} %" if op.percentage >= 1 else ""
+        return (
+            f"the install of {op.model} is paused{far}; go on with: remuda ops resume {op.id[:8]}; "
+            f"end it with: remuda ops cancel {op.id[:8]}"
+        )
     why = f" ({op.message})" if op.status == "retrying" else ""
     far = f", {op.percentage:.0f} %" if op.percentage >= 1 else ""
     return (

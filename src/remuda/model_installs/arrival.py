@@ -21,6 +21,7 @@ from remuda.models.reading import read_model, write_model
 from remuda.models.templates import check_ollamas
 
 _GGUF: Final = ".gguf"
+_CONFIGURATIONS: Final = (".yaml", ".yml")
 _PROJECTOR: Final = "mmproj"
 _ADAPTER: Final = "adapter"
 _DRAFT: Final = "draft"
@@ -178,6 +179,11 @@ def _of_folder(arrival: Arrival) -> ModelConfig:
     tops = {path.rpartition("/")[0] for path in own if PurePosixPath(path).name in _FOLDER_CONFIGS}
     if not tops or not any(path.endswith(".safetensors") for path in arrival.paths):
         shown = ", ".join(PurePosixPath(path).name for path in sorted(arrival.paths)[:5])
+        if all(path.lower().endswith(_CONFIGURATIONS) for path in own):
+            raise Invalid(
+                f"{shown}: a configuration, and not the model itself",
+                hint="download it, and add it with: remuda models add FILE.yaml",
+            )
         raise Invalid(
             f"{shown}: there is no model in it",
             hint="a model is a GGUF file, a folder with config.json and safetensors, or what its gallery "

@@ -172,13 +172,14 @@ _RAISE_BUDGET: Final = "remuda nodes disk NODE --budget SIZE changes that"
 
 def _no_room(numbers: str, needed_bytes: int, freed_bytes: int, disk: NodeDisk) -> str:
     lines = [numbers]
-    if stay := _what_stays(disk):
+    stay = _what_stays(disk)
+    if stay:
         lines.append(
             f"removing what may go there would free {_size(freed_bytes)}, and the rest stays: {stay}"
         )
     over_budget = _over_budget(needed_bytes, disk) > 0
     over_disk = disk.free_bytes is not None and needed_bytes and not over_budget
-    helps = "make room there, or unload or unpin a model"
+    helps = "make room there, or unload or unpin a model" if stay else "make room there"
     if over_budget:
         helps = f"unload or unpin a model there, or raise the budget: {_RAISE_BUDGET}"
     elif over_disk:
@@ -206,8 +207,8 @@ def _numbers(needed_bytes: int, lacking_bytes: int, arrived_bytes: int, disk: No
         margin = margin_bytes(missing)
         what = "what is missing of the model's files needs" if arrived_bytes else "the model's files need"
         parts.append(
-            f"{what} {_size(missing + margin)} of disk, of which {_size(margin)} stays "
-            f"free; {_size(disk.free_bytes or 0)} free"
+            f"{what} {_size(missing)}, and {_size(margin)} of the disk has to stay free; "
+            f"{_size(disk.free_bytes or 0)} is free now"
         )
     if disk.coming_bytes:
         parts.append(f"{_size(disk.coming_bytes)} more are being copied there for other models")

@@ -512,6 +512,16 @@ def test_models_that_are_being_installed_are_listed(monkeypatch: pytest.MonkeyPa
     )
 
 
+def test_paused_install_is_told_with_the_way_to_go_on() -> None:
+    paused = an_op(
+        id="3f2a1b0c-1", kind="install_model", model="qwen3-0.6b", status="paused", percentage=31.4
+    )
+    assert model_arguments.under_way(paused) == (
+        "the install of qwen3-0.6b is paused at 31 %; go on with: remuda ops resume 3f2a1b0c; "
+        "end it with: remuda ops cancel 3f2a1b0c"
+    )
+
+
 def test_state_of_a_model_comes_from_its_replicas() -> None:
     loaded, gone = (ReplicaView(model="qwen", state=state) for state in ("loaded", "unreachable"))
     models = [

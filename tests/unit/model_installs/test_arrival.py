@@ -107,6 +107,11 @@ def test_a_folder_may_be_the_model_that_a_gallery_names(tmp_path: Path) -> None:
     assert (config.backend, config.file) == ("faster-whisper", "m/base")
 
 
+def test_configuration_alone_is_refused_with_what_it_is(tmp_path: Path) -> None:
+    with pytest.raises(Invalid, match=r"phi\.yaml: a configuration, and not the model itself"):
+        arrived(tmp_path, {"phi.yaml": b"name: phi"})
+
+
 @pytest.mark.parametrize("overlay", ["", "backend: whisper", "parameters: {model: other.bin}\nbackend: x"])
 def test_what_nothing_is_known_of_is_no_model(tmp_path: Path, overlay: str) -> None:
     with pytest.raises(Invalid, match="no model in it"):
