@@ -58,6 +58,7 @@ class Goals:
     add: tuple[AddReplica, ...]
     remove: tuple[RemoveReplica, ...]
     busy_since: Mapping[str, datetime]  # For the next look.
+    settled: frozenset[str] = frozenset()  # Models that lack none, and of which none is on its way.
 
 
 def goals(around: GoalInputs) -> Goals:
@@ -68,6 +69,7 @@ def goals(around: GoalInputs) -> Goals:
     add: list[AddReplica] = []
     remove: list[RemoveReplica] = []
     busy_since: dict[str, datetime] = {}
+    settled: set[str] = set()
     for name, config in sorted(around.configs.items()):
         if not config.scaled:
             continue
@@ -78,9 +80,11 @@ def goals(around: GoalInputs) -> Goals:
             name, config, counted, busy_since, around
         )
         add += missing
+        if not missing and all(row.state is ReplicaState.LOADED for row in counted):
+            settled.add(name)
         if not missing:
             remove += _surplus(config, counted, around)
-    return Goals(tuple(add), tuple(remove), busy_since)
+    return Goals(tuple(add), tuple(remove), busy_since, frozenset(settled))
 
 
 def counting(

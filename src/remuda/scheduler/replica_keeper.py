@@ -17,11 +17,11 @@ from anyio.abc import TaskStatus
 from remuda.core.errors import Conflict, RemudaError
 from remuda.core.ids import NodeId, ReplicaKey
 from remuda.fleet.verdicts import ObservedNode, installed, is_up, may_take_work
-from remuda.ops.model import UnloadCause, UnloadReason
+from remuda.ops.model import OpId, UnloadCause, UnloadReason
 from remuda.scheduler.catalogue import Catalogued, ModelCatalogue
 from remuda.scheduler.eviction import BESIDE, FIRST, Turn
 from remuda.scheduler.load_ops import UnloadRequests
-from remuda.scheduler.model import Replica, Replicas, Unplaceable
+from remuda.scheduler.model import Replica, Replicas, ReplicaState, Unplaceable
 from remuda.scheduler.ports import ReplicaRows, RoutingTable
 from remuda.scheduler.replica_goals import (
     AddReplica,
@@ -39,6 +39,7 @@ BY: Final = "remuda"
 _EVERY_S: Final = 5.0
 _GAP_S: Final = 1.0
 _WHY_CHARS_MAX: Final = 1000
+_LOAD_FAILED: Final = "its last load failed, or was cancelled; remuda ops shows why"
 _HAS_ONE: Final = "it has a replica already"
 
 
@@ -74,6 +75,7 @@ class ReplicaKeeper:
     def __init__(self, deps: KeeperDeps) -> None:
         self._deps = deps
         self._busy_since: Mapping[str, datetime] = {}
+        self._begun: dict[OpId, str] = {}  # Loads that were begun here and are not over, by model.
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         task_status.started()
@@ -113,17 +115,43 @@ class ReplicaKeeper:
         for removal in found.remove:
             await self._remove(removal.replica)
         cooldowns = await self._deps.scheduling.cooldowns()
-        await self._end_cooldowns(cooldowns, {one.model for one in found.add})
+        for model in cooldowns.keys() & found.settled:
+            await self._deps.scheduling.put_cooldown(model, None)
         refused = set[str]()
+        for model in self._failed(seen):
+            if model in models:
+                fleet = fingerprint(models[model], nodes.values())
+                await self._cool_down(model, cooldowns.get(model), seen.now, fleet, _LOAD_FAILED)
+                refused.add(model)
         for one in found.add:
             if one.model not in refused and not await self._add(
                 models[one.model], one, seen, nodes, cooldowns.get(one.model)
             ):
                 refused.add(one.model)
 
-    async def _end_cooldowns(self, cooldowns: Mapping[str, Cooldown], lacking: set[str]) -> None:
-        for model in cooldowns.keys() - lacking:
-            await self._deps.scheduling.put_cooldown(model, None)
+    def _failed(self, seen: Replicas) -> set[str]:
+        """Models of which a load that was begun here has come to nothing."""
+        rows = {row.op: row for row in seen.rows}
+        failed = {model for op, model in self._begun.items() if op not in rows}
+        self._begun = {
+            op: model
+            for op, model in self._begun.items()
+            if op in rows and rows[op].state is not ReplicaState.LOADED
+        }
+        return failed
+
+    async def _cool_down(
+        self,
+        model: str,
+        before: Cooldown | None,
+        now: datetime,
+        fleet: str,
+        why: str,
+        *,
+        waiting_helps: bool = False,
+    ) -> None:
+        later = cooldown_after(before, now, fleet, why, waiting_helps=waiting_helps)
+        await self._deps.scheduling.put_cooldown(model, later)
 
     async def _add(
         self,
@@ -149,12 +177,14 @@ class ReplicaKeeper:
             return False
         if isinstance(begun, Unplaceable):
             why = "; ".join(begun.told(most=3))[:_WHY_CHARS_MAX]
-            later = cooldown_after(cooldown, seen.now, fleet, why, waiting_helps=begun.waiting_helps)
-            await self._deps.scheduling.put_cooldown(one.model, later)
+            await self._cool_down(
+                one.model, cooldown, seen.now, fleet, why, waiting_helps=begun.waiting_helps
+            )
             log.info("replica_not_placed", model=one.model, wanted=one.why, reason=why)
             return False
         if begun is None:
             return False
+        self._begun[begun.op] = one.model
         log.info("replica_added", replica=str(begun.key), node=begun.node, reason=one.why)
         return True
 

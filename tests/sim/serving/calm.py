@@ -1,6 +1,8 @@
 """After the storm: within a bound every model is served, every process has its row and every row its
 process."""
 
+from collections.abc import Mapping
+
 import anyio
 
 from remuda.scheduler.model import ReplicaState
@@ -9,11 +11,14 @@ from tests.sim.serving.world import ServingWorld
 
 SERVED_WITHIN_S = 600.0  # Answers that are lost, loads that hang and nodes that are away have an end by then.
 SETTLED_WITHIN_S = 300.0
+LEAST_WITHIN_S = 420.0  # A pause after loads that failed, and another load.
 _PATIENCE_S = 90.0
 
 
 async def settle(world: ServingWorld) -> None:
-    """Ask for every model until it was served, then ask for nothing and look at what is left."""
+    """Wait for what is always to be loaded; ask for every model until it was served; then ask for nothing and
+    look at what is left."""
+    await _least_is_there(world)
     answers = world.serving_claims.requests.answers
     before = dict(answers)
     deadline = anyio.current_time() + SERVED_WITHIN_S
@@ -25,6 +30,43 @@ async def settle(world: ServingWorld) -> None:
         world.claims.look_at_everything()
     world.trace.event("served")
     await _tidied(world)
+
+
+async def _least_is_there(world: ServingWorld) -> None:
+    """One model is always to be loaded, and nobody asks for it. Then none is, or others had no room."""
+    first, *others = world.sizes
+    await _configured(world, {first: 1, **dict.fromkeys(others, 0)})
+    deadline = anyio.current_time() + LEAST_WITHIN_S
+    while not any(
+        row.key.model == first and row.state is ReplicaState.LOADED and world.serving_claims.runs(row)
+        for row in world.serving_claims.rows.values()
+    ):
+        if anyio.current_time() >= deadline:
+            world.violated("the_least_is_restored", first, *world.serving_claims.rows.values())
+        await anyio.sleep(world.pace.look_every_s)
+    world.trace.event("least there")
+    await _configured(world, dict.fromkeys(world.sizes, 0))
+
+
+async def _configured(world: ServingWorld, least: Mapping[str, int]) -> None:
+    """Frontends that are just starting take no requests: they are asked until it is so."""
+    models = world.serving_claims.models
+    deadline = anyio.current_time() + SETTLED_WITHIN_S
+
+    def lacking() -> list[str]:
+        return [
+            name
+            for name, count in least.items()
+            if (now := models[name].now) is None or now.least != count or now.pinned
+        ]
+
+    while others := lacking():
+        if anyio.current_time() >= deadline:
+            world.violated("models_can_be_configured", *others)
+        for name in others:
+            if up := [host for host in world.hosts if host.up]:
+                world.dice.pick(up).configure(model_text(name, least=least[name]))
+        await anyio.sleep(world.pace.look_every_s)
 
 
 def _ask(world: ServingWorld, model: str) -> None:

@@ -22,6 +22,8 @@ _PLACED_S = 5.0  # From looking at the fleet to having written where a replica g
 _USE_NOTED_S = 20.0  # From a request until the store knows that its replica was used,
 _USE_MISSED_S = 10.0  # and so much of its end may go unnoticed.
 _IDLE = "it was not used for a while"
+_FOR_OTHERS = "makes room for "
+_LEAVES = (ReplicaState.LOADED, ReplicaState.UNLOADING)
 
 
 class ServingClaims(Claims):
@@ -33,6 +35,7 @@ class ServingClaims(Claims):
         self.requests = Routing(world, self.models)
         self.unloaded: set[OpId] = set()  # Loads whose replicas somebody wanted gone, and was told so.
         self._texts: dict[str, str] = {}
+        self._scaled: set[str] = set()  # Models whose replicas were ever declared.
         self._unloads_seen = 0
 
     # After a transaction.
@@ -62,7 +65,13 @@ class ServingClaims(Claims):
         self._texts = texts
         for name, fact in self.models.items():
             config = read_model(texts[name]) if name in texts else None
-            fact.becomes(None if config is None else Wanted(config.revision, config.selector))
+            fact.becomes(
+                None
+                if config is None
+                else Wanted(config.revision, config.selector, config.min_replicas, config.pinned)
+            )
+            if config is not None and config.scaled:
+                self._scaled.add(name)
 
     def _look_at_row(self, old: ReplicaRow | None, new: ReplicaRow | None) -> None:
         states = (old.state if old else "-", new.state if new else "gone")
@@ -73,6 +82,8 @@ class ServingClaims(Claims):
             self._check_place(new)
         if new is not None and new.why == _IDLE and (old is None or old.state is not new.state):
             self._check_idle(new)
+        if new is not None and old is not None and (old.state, new.state) == _LEAVES:
+            self._check_least(old, new)
 
     def _check_place(self, row: ReplicaRow) -> None:
         worker = self._worker(row)
@@ -87,6 +98,21 @@ class ServingClaims(Claims):
             self._world.violated("loads_go_where_labels_suit", row, terms, wanted)
         if row.in_vram and self._taken(worker, in_vram=True) > max(one.vram_bytes for one in terms):
             self._world.violated("budgets_are_kept", worker, terms, *self.rows.values())
+
+    def _check_least(self, old: ReplicaRow, new: ReplicaRow) -> None:
+        """What goes for others or for want of use leaves its model as many as it is to have."""
+        wanted = self.models[new.key.model].lately(_PLACED_S)
+        if not new.why.startswith(_FOR_OTHERS) and new.why != _IDLE:
+            return
+        if any(one is None or one.revision != old.revision for one in wanted):
+            return
+        if all(one is not None and one.pinned for one in wanted):
+            self._world.violated("pinned_ones_stay", new)
+        least = min(one.least for one in wanted if one is not None)
+        same = [row for row in self.rows.values() if row.key.model == new.key.model]
+        left = sum(row.state is ReplicaState.LOADED and row.revision == old.revision for row in same)
+        if left < least:
+            self._world.violated("the_least_stays", new, least, *same)
 
     def _look_at_unloads(self) -> None:
         for unload in self._world.tables.unloads(self._unloads_seen):
@@ -106,15 +132,15 @@ class ServingClaims(Claims):
     def _check_one_on_its_way(self) -> None:
         coming = Counter(row.key.model for row in self.rows.values() if row.state in _ON_ITS_WAY)
         for model, count in coming.items():
-            if count > 1:
+            if count > 1 and model not in self._scaled:
                 self._world.violated("one_load_at_a_time", model, *self.rows.values())
 
     def _taken(self, worker: ServingWorker, *, in_vram: bool) -> int:
         """By what is there and by what is to come. Rows of what is gone take nothing."""
         rows = (row for row in self.rows.values() if row.node == worker.node and row.in_vram is in_vram)
-        return sum(row.memory_bytes for row in rows if row.state in _ON_ITS_WAY or self._runs(row))
+        return sum(row.memory_bytes for row in rows if row.state in _ON_ITS_WAY or self.runs(row))
 
-    def _runs(self, row: ReplicaRow) -> bool:
+    def runs(self, row: ReplicaRow) -> bool:
         worker = self._worker(row)
         process = None if worker is None else worker.processes.get(row.key)
         if process is None or row.state is not ReplicaState.LOADED:

@@ -52,3 +52,5 @@ class Wanted:
 
     revision: str
     selector: Mapping[str, str]
+    least: int = 0  # Replicas that are always to be loaded.
+    pinned: bool = False

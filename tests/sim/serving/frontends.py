@@ -32,6 +32,9 @@ from remuda.scheduler.demand import Demand
 from remuda.scheduler.inspection import Inspector
 from remuda.scheduler.load_ops import UnloadRequests
 from remuda.scheduler.loader import Loader, LoaderDeps, LoadLimits, ReplicaWork
+from remuda.scheduler.model import Replica, Replicas
+from remuda.scheduler.replica_goals import may_be_spared
+from remuda.scheduler.replica_keeper import KeeperDeps, ReplicaKeeper
 from remuda.scheduler.replica_placer import PlacementInputs, ReplicaPlacer
 from remuda.scheduler.service import Models
 from remuda.scheduler.unloader import Unloader
@@ -39,6 +42,7 @@ from remuda.scheduler.upkeep import DriftRepair, Upkeep, UpkeepPolicy
 from remuda.scheduler.worker_calls import BusWorker
 from remuda.store.ops import SqlOpStore
 from remuda.store.replicas import SqlModelStore, SqlReplicaStore
+from remuda.store.scheduling import SqlSchedulingStore
 from tests.sim.ops.bus import LinesOfFrontend, SimulatedBus
 from tests.sim.ops.frontends import FrontendHost
 from tests.sim.serving.engines import SimulatedEngine, SimulatedUpstreams, SimulatedWorkerHttp
@@ -224,6 +228,7 @@ class Parts:
             self._suspects.run,
             self._demand.run,
             self._make_upkeep().run,
+            self._make_replica_keeper().run,
             self._make_confirming().run,
         )
 
@@ -286,7 +291,13 @@ class Parts:
             limits=_LIMITS,
         )
         unloader = Unloader(
-            self._replicas, self._worker, self.peers, self._operations.live, self.keeper, _DRAIN
+            self._replicas,
+            self._worker,
+            self.peers,
+            self._operations.live,
+            self.keeper,
+            _DRAIN,
+            may_go=self._may_be_spared,
         )
         return BusCommander(
             self._lines,
@@ -384,6 +395,24 @@ class Parts:
             in_flight=self.peers.everywhere,
             table=self.keeper,
             habits=UpkeepPolicy(self._world.keep_alive),
+        )
+
+    def _may_be_spared(self, seen: Replicas, replica: Replica) -> bool:
+        found = self._catalogue.find(replica.key.model)
+        return may_be_spared(replica, None if found is None else found.config, seen.rows)
+
+    def _make_replica_keeper(self) -> ReplicaKeeper:
+        return ReplicaKeeper(
+            KeeperDeps(
+                self._replicas,
+                SqlSchedulingStore(self._host.database),
+                self._catalogue,
+                self._nodes,
+                self._placing,
+                self._unloads,
+                self.peers.everywhere,
+                self.keeper,
+            )
         )
 
     async def _nodes(self) -> Sequence[ObservedNode]:

@@ -11,7 +11,7 @@ from anyio.abc import TaskGroup
 
 from remuda.models.reading import read_model
 from remuda.router import cold_path, live_table
-from remuda.scheduler import catalogue, demand, upkeep
+from remuda.scheduler import catalogue, demand, replica_keeper, upkeep
 from remuda.scheduler.model import StoredModel
 from remuda.store.replicas import SqlModelStore
 from tests.sim.chance import Dice
@@ -87,7 +87,8 @@ def _machines(world: ServingWorld, bus: SimulatedBus, dice: Dice) -> list[Servin
     machines: list[ServingWorker] = []
     for number in range(dice.whole(2, 5)):
         kind = PeerWorker if dice.chance(0.2) else ServingWorker
-        vram_bytes = dice.whole(least, most) * GB if dice.chance(0.4) else 0
+        # The largest model, with what a driver takes beside it.
+        vram_bytes = max(dice.whole(least, most), 16) * GB if dice.chance(0.4) else 0
         memory = Memory(dice.whole(least, most) * GB, vram_bytes)
         labels = ZONE if not number or dice.chance(0.5) else {}
         machines.append(kind(world, bus, node_id(number), memory, labels))
@@ -130,4 +131,5 @@ def as_simulated() -> Iterator[None]:
         patch.setattr(demand, "_SHARED_S", _LOOK_S)
         patch.setattr(cold_path, "_LOOK_S", _LOOK_S)
         patch.setattr(upkeep, "_EVERY_S", 2 * _LOOK_S)
+        patch.setattr(replica_keeper, "_EVERY_S", 2 * _LOOK_S)
         yield

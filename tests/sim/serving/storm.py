@@ -69,7 +69,9 @@ class Storm(Trouble):
         context = 2048 + (self._changes if self._dice.chance(0.7) else 0)
         if host := self._host():
             self._world.trace.fault("model_changed", model)
-            host.configure(model_text(model, context, zoned=self._dice.chance(0.3)))
+            least, pinned = self._dice.pick((0, 0, 1, 2)), self._dice.chance(0.1)
+            zoned = self._dice.chance(0.3)
+            host.configure(model_text(model, context, zoned=zoned, least=least, pinned=pinned))
 
     def _remove_model(self) -> None:
         model = self._model()

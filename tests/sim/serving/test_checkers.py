@@ -137,12 +137,12 @@ BREAKS = {
         "every_model_is_served",
     ),
     "a peer that has lost an install is waited for": Break(
-        {"remuda.scheduler.worker_calls.by_lists": wait_on}, "every_model_is_served", first_seed=51
+        {"remuda.scheduler.worker_calls.by_lists": wait_on}, "every_model_is_served", first_seed=94
     ),
     "drained nodes are routed to": Break(
         {"remuda.router.table._routable": routed_though_drained},
         "nodes_that_take_no_work_are_not_asked",
-        first_seed=5,
+        first_seed=31,
     ),
     "labels of replicas are not looked at again": Break(
         {"remuda.router.table.labels_match": lambda *_: True},

@@ -109,7 +109,7 @@ def test_one_on_every_node_that_matches() -> None:
     found = look(wanted, a_row(), a_row(index=1, on="gpu-3"), nodes=[*nodes, a_view("other")])
     assert [set(one.has_one) for one in found.add] == [{"id-gpu-1", "id-gpu-3"}]
     everywhere = [a_row(index=number, on=f"gpu-{number + 1}", since_s=9999) for number in range(3)]
-    assert look(wanted, *everywhere, nodes=nodes) == Goals((), (), {})
+    assert look(wanted, *everywhere, nodes=nodes) == Goals((), (), {}, frozenset({"qwen"}))
 
 
 BUSY = {ReplicaKey("qwen", 0): 1, ReplicaKey("qwen", 1): 1}

@@ -14,6 +14,7 @@ from remuda.scheduler.model import ReplicaState
 from remuda.scheduler.replica_keeper import KeeperDeps, ReplicaKeeper
 from remuda.scheduler.scheduling import SchedulingTerms
 from remuda.store.scheduling import SqlSchedulingStore
+from tests.support.virtual_ops import time_passes
 from tests.unit.scheduler.placers import PlacingRig
 from tests.unit.scheduler.rig import NODE, OTHER_NODE, a_model
 
@@ -130,3 +131,22 @@ async def test_one_on_every_node(rig: PlacingRig) -> None:
     for _ in range(4):
         await its_keeper.pass_once()
     assert sorted(row.node for row in await rig.rows()) == sorted([NODE, OTHER_NODE])
+
+
+async def test_load_that_fails_is_begun_again_after_a_pause(rig: PlacingRig) -> None:
+    """A model that no backend can load is not loaded all day."""
+    store = await declare(rig, min_replicas=1)
+    its_keeper = keeper(rig)
+    await its_keeper.pass_once()
+    [row] = await rig.rows()
+    assert await rig.replicas.remove(row)
+    await its_keeper.pass_once()
+    assert await rig.rows() == ()
+    assert "its last load failed" in (await store.cooldowns())["qwen"].why
+    await time_passes(11)
+    await its_keeper.pass_once()
+    [again] = await rig.rows()
+    assert (await store.cooldowns())["qwen"].attempts == 1, "until it is loaded"
+    assert await rig.replicas.move(again, replace(again, state=ReplicaState.LOADED, boot=BootId("boot-1")))
+    await its_keeper.pass_once()
+    assert await store.cooldowns() == {}
