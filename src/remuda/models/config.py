@@ -91,6 +91,11 @@ CONTEXT_FALLBACK: Final = 4096
 CONTEXT_DEFAULT_MAX: Final = 8192  # A trained window is used up to here unless more is asked for.
 
 
+def is_gguf_backend(backend: str) -> bool:
+    """Whether it is a build of llama.cpp."""
+    return backend == GGUF_BACKEND or backend.endswith(f"-{GGUF_BACKEND}")
+
+
 def _meant(value: object) -> object:
     """In a map of the backend's own keys nothing says what is asked for: there 1 is a number."""
     match value:

@@ -17,7 +17,7 @@ from remuda.core.errors import Invalid
 from remuda.core.field_errors import place, wanted
 from remuda.core.hints import likeness
 from remuda.core.yaml_tree import Located, Value, YamlPath
-from remuda.models.config import GGUF_BACKEND, ModelConfig, Parameters, Section, parse_document
+from remuda.models.config import ModelConfig, Parameters, Section, is_gguf_backend, parse_document
 from remuda.models.paths import check_paths
 from remuda.models.source_refs import parse_source
 
@@ -155,8 +155,7 @@ def check_new_name(name: str) -> None:
 
 def check_file(config: ModelConfig) -> None:
     """Invalid for a model of llama.cpp that names no file: no node could ever load it."""
-    needed = config.backend == GGUF_BACKEND or config.backend.endswith(f"-{GGUF_BACKEND}")
-    if needed and not config.file and not config.alias:
+    if is_gguf_backend(config.backend) and not config.file and not config.alias:
         hint = "name the file, relative to the models folder: parameters: {model: FILE.gguf}"
         raise Invalid(
             f"parameters.model: missing, and the backend {config.backend} needs a model file",

@@ -19,7 +19,7 @@ from anyio.to_thread import run_sync
 from remuda.core.errors import Conflict, Invalid, Rejected, RemudaError
 from remuda.core.hints import pasted
 from remuda.core.os_errors import os_reason
-from remuda.models.config import ModelConfig
+from remuda.models.config import ModelConfig, is_gguf_backend
 from remuda.models.facts import ModelFacts, folder_facts, gguf_facts
 from remuda.models.files import NeededFile
 from remuda.models.gguf import CutOff, GgufHeader
@@ -76,6 +76,8 @@ class Catalogued:
             selector=config.selector,
             parallel=config.parallel or 0,
             on_cpu=config.gpu_layers == 0,
+            splits=is_gguf_backend(config.backend) or config.tensor_parallel_size > 1,
+            chooses_gpus=bool(config.main_gpu or config.tensor_split),
         )
 
 

@@ -278,6 +278,7 @@ class _Load:
             protocol=HTTP,
             model_path=place.model_file or config.file,  # Else a name that the server understands.
             options=_options(config, place),
+            gpus=self.replica.gpus,
         )
         reply = await self._installing.ask(request, standing)
         if not reply.success:

@@ -46,6 +46,7 @@ class Replica:
     in_vram: bool = False
     ram_beside_bytes: int = 0  # In RAM, of one that is in VRAM.
     parallel: int = 0  # How many requests it takes at once; 0: not known.
+    gpus: tuple[int, ...] = ()  # That it is given, of several; empty: all, or the only one.
     address: str = ""
     protocol: str = ""
     path: str = ""
@@ -139,12 +140,23 @@ class Need:
     selector: Mapping[str, str] = field(default_factory=dict)
     parallel: int = 0
     on_cpu: bool = False  # No layer of it is to be in a GPU, whatever the build could do.
+    splits: bool = False  # Its engine divides it among the GPUs it sees.
+    chooses_gpus: bool = False  # Its configuration says itself which GPUs have what.
 
     def use(self, *, in_vram: bool) -> MemoryUse:
         """What it is expected to take; 0: not known."""
         if not in_vram:
             return MemoryUse(0, self.memory_bytes)
         return self.on_gpu if self.on_gpu.vram_bytes else MemoryUse(self.memory_bytes, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class GpuOffer:
+    """One of several GPUs with memories of their own."""
+
+    index: int
+    total: int
+    free: int  # Less what was set aside; may be negative.
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +169,7 @@ class Resident:
     movable: bool  # It may go to make room (see eviction).
     last_used: datetime
     ram_beside_bytes: int = 0  # In RAM, of one that is in VRAM.
+    gpus: tuple[int, ...] = ()  # That it uses, of several; empty: not known.
     excludes: bool = False  # It shares a concurrency group with the model, which is not loaded beside it.
 
 
@@ -209,6 +222,7 @@ class NodeOffer:
     excluded_by: tuple[str, ...] = ()  # Models that stay there, and share a concurrency group with this one.
     reserved: bool = False  # Models that were waited for longer are to have its room first.
     evicts: bool = True  # Others may go for the model.
+    gpus: tuple[GpuOffer, ...] = ()  # Where there are several that a process can be given alone.
     busy: int = 0  # Requests in flight on it.
     # What replicas of the model were seen to take, best on such hardware and with such a build.
     measured_in_vram: MemoryUse | None = None
@@ -223,6 +237,7 @@ class Placed:
     evict: tuple[ReplicaKey, ...] = ()  # These go first.
     copied: str = ""  # What is copied there first, and from whom; empty: nothing.
     memory: MemoryUse = NO_MEMORY  # To be set aside for it; 0: not known.
+    gpus: tuple[int, ...] = ()  # That it is given, of several.
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,16 @@ from remuda.scheduler.disk_room import DropPlan, FilesInFleet, NoRoom, disk_of, 
 from remuda.scheduler.eviction import FIRST, Turn, excludes, may_go, staying
 from remuda.scheduler.measured_memory import MemoryBook, MemoryKey, build_of, hardware_of, reported_use
 from remuda.scheduler.measured_speed import RateBook
-from remuda.scheduler.model import FilesTold, Need, NodeOffer, Replica, Replicas, ReplicaState, Resident
+from remuda.scheduler.model import (
+    FilesTold,
+    GpuOffer,
+    Need,
+    NodeOffer,
+    Replica,
+    Replicas,
+    ReplicaState,
+    Resident,
+)
 from remuda.scheduler.staging import NOTHING_TO_COPY, copy_plan, files_on
 from remuda.wire.nodes import CutOffFile, InstalledArtifact, Report
 
@@ -224,6 +233,7 @@ def _offer(need: Need, view: ObservedNode, rows: Sequence[Replica], fleet: Place
         excluded_by=tuple(sorted({key.model for key in stay if _excludes(need, key, fleet)})),
         reserved=node.id in fleet.turn.reserved,
         evicts=fleet.turn.evicts,
+        gpus=_gpu_offers(rows, uses, view, node),
         busy=sum(fleet.in_flight(row.key) for row in rows),
         measured_in_vram=fleet.memory.of(kind),
         measured_in_ram=fleet.memory.of(kind._replace(hardware="")),
@@ -338,6 +348,24 @@ def _free(
     return vram, ram
 
 
+def _gpu_offers(
+    rows: Sequence[Replica], uses: Mapping[ReplicaKey, MemoryUse], view: ObservedNode, node: Node
+) -> tuple[GpuOffer, ...]:
+    """As reported, less what was set aside there. What may go to any of them is taken off each."""
+    if view.report is None:
+        return ()
+    not_shown = [row for row in rows if row.in_vram and not _is_shown(row, node)]
+
+    def set_aside(index: int) -> int:
+        on = (row for row in not_shown if not row.gpus or index in row.gpus)
+        return sum(uses[row.key].vram_bytes // max(len(row.gpus), 1) for row in on)
+
+    return tuple(
+        GpuOffer(gpu.index, gpu.total_vram, gpu.available_vram - set_aside(gpu.index))
+        for gpu in view.report.gpus
+    )
+
+
 def _in_vram(uses: Iterable[MemoryUse]) -> int:
     return sum(use.vram_bytes for use in uses)
 
@@ -375,5 +403,6 @@ def _resident(row: Replica, use: MemoryUse, need: Need, fleet: PlacementFacts, *
         in_vram=row.in_vram,
         movable=not stays and may_go(row, now, fleet.in_flight, fleet.turn),
         last_used=max(row.last_used or loaded_at, loaded_at),
+        gpus=row.gpus,
         excludes=_excludes(need, row.key, fleet),
     )

@@ -10,11 +10,12 @@ rooms need not be saved: what is idle can leave them.
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from remuda.fleet.model import RESERVED_PREFIX
 from remuda.models.memory import MemoryUse
+from remuda.scheduler.gpu_choice import choices, restricted
 from remuda.scheduler.model import FilesTold, Need, NodeOffer, Placed, Resident, Unplaceable
 from remuda.scheduler.ranking import Rank, rank, usual_speed, why_behind
 from remuda.wire.nodes import CutOffFile
@@ -29,6 +30,7 @@ class _Fit:
     wanted: "_Wanted"
     evict: tuple[Resident, ...]
     left_bytes: int
+    gpus: tuple[int, ...] = ()
 
     def rank(self, usual: float) -> Rank:
         return rank(self.offer, self.evict, self.left_bytes, usual, in_vram=self.wanted.in_vram)
@@ -36,7 +38,8 @@ class _Fit:
     @property
     def placed(self) -> Placed:
         evict, wanted = tuple(one.key for one in self.evict), self.wanted
-        return Placed(self.offer.node, wanted.in_vram, evict, _copied(self.offer), wanted.use)
+        copied = _copied(self.offer)
+        return Placed(self.offer.node, wanted.in_vram, evict, copied, wanted.use, self.gpus)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +98,7 @@ def not_chosen(need: Need, offers: Sequence[NodeOffer]) -> Mapping[str, str]:
 
 def _look(need: Need, offer: NodeOffer) -> _Fit | _Refusal:
     refusal = _out_of_the_question(need, offer) or _no_slot(need, offer) or _excluded(need, offer)
-    return refusal or _in_memory(need, offer)
+    return refusal or _on_gpus(need, offer)
 
 
 def _out_of_the_question(need: Need, offer: NodeOffer) -> _Refusal | None:
@@ -208,6 +211,19 @@ def _wanted(need: Need, offer: NodeOffer, *, in_vram: bool) -> _Wanted:
     ram = max(measured.ram_bytes, expected.ram_bytes)
     use = MemoryUse(measured.vram_bytes if in_vram else 0, ram)
     return _Wanted(use, in_vram, offer.unified, measured=in_vram or ram > expected.ram_bytes)
+
+
+def _on_gpus(need: Need, offer: NodeOffer) -> _Fit | _Refusal:
+    """On as few GPUs as possible; of single ones, where least has to go and most room is left."""
+    refusal: _Refusal | None = None
+    for tier in choices(need, offer):
+        looked = [(choice, _in_memory(need, restricted(offer, choice))) for choice in tier]
+        fits = [replace(found, offer=offer, gpus=on) for on, found in looked if isinstance(found, _Fit)]
+        if fits:
+            return min(fits, key=lambda fit: (len(fit.evict), -fit.left_bytes, fit.gpus))
+        refused = [found for _, found in looked if isinstance(found, _Refusal)]
+        refusal = min((*filter(None, [refusal]), *refused), key=lambda one: one.rank)
+    return refusal or _in_memory(need, offer)
 
 
 def _in_memory(need: Need, offer: NodeOffer) -> _Fit | _Refusal:

@@ -236,6 +236,7 @@ class ReplicaPlacer:
             ram_beside_bytes=placed.memory.ram_bytes if placed.in_vram else 0,
             in_vram=placed.in_vram,
             parallel=need.parallel,
+            gpus=placed.gpus,
         )
         operation, step = load_operation(
             op,

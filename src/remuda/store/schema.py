@@ -32,7 +32,7 @@ from remuda.scheduler.scheduling import SchedulingTerms
 from remuda.store.ops_codec import Document, StoredReason, StoredSource, StoredStepReason
 from remuda.wire.nodes import InstalledArtifact
 
-SCHEMA_VERSION = 30
+SCHEMA_VERSION = 31
 """What this release writes. Counts up with each migration."""
 
 MIN_COMPATIBLE_VERSION = 1
@@ -334,6 +334,7 @@ replicas = Table(
     Column("in_vram", Boolean, nullable=False),
     Column("ram_beside_bytes", BigInteger, nullable=False, server_default="0"),
     Column("parallel", Integer, nullable=False),
+    Column("gpus", Document(tuple[int, ...]), nullable=False, server_default="[]"),
     Column("address", Text, nullable=False),
     Column("protocol", Text, nullable=False),
     Column("path", Text, nullable=False),

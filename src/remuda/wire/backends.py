@@ -28,6 +28,7 @@ class BackendInstall(Message):
     prove: Annotated[bool, OMIT_EMPTY] = (
         False  # Without a model: start it all the same, to see that it works.
     )
+    gpus: Annotated[Many[Count], OMIT_EMPTY] = ()  # Those it is to see, by the numbers in reports; none: all.
 
 
 class BackendInstallReply(Message):

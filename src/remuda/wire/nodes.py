@@ -289,6 +289,14 @@ class ArrivedFile(Message):
     size: Uint64 = 0
 
 
+class GpuFigures(Message):
+    """One of several GPUs with memories of their own, as its driver numbers it."""
+
+    index: Count
+    total_vram: Uint64 = 0
+    available_vram: Uint64 = 0
+
+
 class Report(Message):
     """The worker's full account of itself. Of one boot, the highest sequence is the truth."""
 
@@ -307,6 +315,7 @@ class Report(Message):
     fetched_bytes: Annotated[Uint64, OMIT_EMPTY] = 0  # On the disk, of model files that it has fetched.
     model_files_budget: Annotated[str, OMIT_EMPTY] = ""  # The most that these may come to; empty: no limit.
     model_files_partial: Annotated[Many[ArrivedFile], OMIT_EMPTY] = ()  # As of the last look at the disk.
+    gpus: Annotated[Many[GpuFigures], OMIT_EMPTY] = ()  # Where a process can be given some of several.
 
 
 class Heartbeat(OptionalMessage):

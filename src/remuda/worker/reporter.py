@@ -16,7 +16,7 @@ from remuda.core.entropy import Entropy
 from remuda.core.errors import NodeRemoved, NotFound, RemudaError, Unauthorized
 from remuda.core.events import AutoResetEvent, ObservableValue
 from remuda.core.ids import BootId, NodeId
-from remuda.wire.nodes import BusAddress, BusTrouble, Heartbeat, Report
+from remuda.wire.nodes import BusAddress, BusTrouble, GpuFigures, Heartbeat, Report
 from remuda.worker.hardware.model import Hardware
 from remuda.worker.ports import FrontendCalls, HardwareSource, ReportSource
 
@@ -162,10 +162,15 @@ class Reporter:
 
 def heartbeat(hardware: Hardware, report: Report) -> Heartbeat:
     """Figures that are not known are left out. A full disk or memory is a figure, and is said."""
+    gpus = tuple(
+        GpuFigures(index=gpu.index, total_vram=gpu.total_vram, available_vram=gpu.free_vram)
+        for gpu in hardware.separate_gpus
+        if gpu.index is not None
+    )
     return Heartbeat(
         available_vram=hardware.available_vram if hardware.total_vram else None,
         available_ram=hardware.available_ram if hardware.total_ram else None,
         available_disk=hardware.available_disk,
         total_disk=hardware.total_disk,
-        report=report,
+        report=report.model_copy(update={"gpus": gpus}) if gpus else report,
     )

@@ -5,6 +5,7 @@ machine's RAM.
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TypeVar
 
 from remuda.worker.hardware.host import (
@@ -96,7 +97,10 @@ def _device(nvml: Nvml, index: int, host: Host, ram: Capacity) -> GpuFindings:
         return GpuFindings(problems=(f"NVIDIA GPU {index} does not answer: {error}.",))
     slices = _answer(device.slices, None)
     if slices is None:
-        parts = [_part(device, device, host, ram)]
+        whole, problem = _part(device, device, host, ram)
+        # Slices go by other names than numbers; and where the owner has chosen, nobody else does.
+        chosen = bool(host.environ.get("CUDA_VISIBLE_DEVICES"))
+        parts = [(replace(whole, index=None if chosen else index), problem)]
     else:
         parts = [_part(device, one, host, ram) for one in slices]
     if not parts:

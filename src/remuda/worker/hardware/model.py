@@ -3,7 +3,7 @@ know. Sizes are bytes. The figures for the wire are derived here. Pure.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 Vendor = Literal["nvidia", "amd", "intel", "apple", "vulkan", "unknown"]
@@ -27,6 +27,8 @@ class Gpu:
     available_vram: int | None  # None: the driver does not say.
     compute_capability: tuple[int, int] | None = None  # NVIDIA only.
     unified: bool = False  # It has no memory of its own: its VRAM is the machine's RAM.
+    # By which its driver's libraries call it; None: it cannot be chosen alone.
+    index: int | None = field(default=None, compare=False)
 
     @property
     def free_vram(self) -> int:
@@ -73,6 +75,14 @@ class Hardware:
     @property
     def available_vram(self) -> int:
         return _pooled(_of(self.gpu_vendor, self.gpus)).available
+
+    @property
+    def separate_gpus(self) -> tuple[Gpu, ...]:
+        """Several GPUs with memories of their own, of the vendor whose builds run here, each of which can be
+        given to a process alone. Empty where all memory is one, or where one cannot be told apart."""
+        chosen = _of(self.gpu_vendor, self.gpus)
+        apart = all(gpu.index is not None and gpu.total_vram and not gpu.unified for gpu in chosen)
+        return chosen if apart and len(chosen) > 1 else ()
 
     @property
     def gpu_compute_capability(self) -> str:

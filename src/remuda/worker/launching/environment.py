@@ -109,6 +109,18 @@ def scrubbed(
     }
 
 
+_CHOICES: Final = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
+_ORDER: Final = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}  # Else CUDA numbers them by speed, and NVML by place.
+
+
+def visible_gpus(environ: Mapping[str, str], gpus: Collection[int]) -> dict[str, str]:
+    """What makes a process see these GPUs only, whoever made them; empty: it sees all. What the owner has
+    chosen for all backends stays."""
+    if not gpus or any(environ.get(name) for name in (*_CHOICES, "ROCR_VISIBLE_DEVICES")):
+        return {}
+    return {**_ORDER, **dict.fromkeys(_CHOICES, ",".join(str(one) for one in sorted(gpus)))}
+
+
 def _needed(name: str) -> bool:
     upper = name.upper()  # Proxies are written both ways.
     if upper in _NAMES:

@@ -14,6 +14,7 @@ from remuda.core.os_errors import without_number
 from remuda.wire.backends import BackendInstall
 from remuda.worker.depot.layout import MANIFEST_FILE, RUN_FILE, read_small
 from remuda.worker.enrolment import OpeningTokens
+from remuda.worker.launching.environment import visible_gpus
 from remuda.worker.launching.manifest import (
     LIMITS,
     OPTIONS,
@@ -133,6 +134,11 @@ class Starting:
 
         Raises Invalid when the request lacks what the backend needs.
         """
+        recipe = self._recipe(run_file, request)
+        chosen = visible_gpus(self.environ, request.gpus)
+        return replace(recipe, env={**recipe.env, **chosen}) if recipe and chosen else recipe
+
+    def _recipe(self, run_file: Path, request: BackendInstall) -> Recipe | None:
         folder = run_file.parent
         manifest = _manifest(folder)
         if manifest is None or manifest.protocol is Protocol.GRPC:
