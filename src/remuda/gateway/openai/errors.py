@@ -1,6 +1,8 @@
 """Errors in OpenAI's shape. Pure."""
 
+import re
 from dataclasses import dataclass
+from typing import Final
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
@@ -9,7 +11,10 @@ from remuda.accounts.budgets import REQUESTS
 from remuda.accounts.limit_state import LimitReached, QuotaUsedUp
 from remuda.core.errors import RemudaError
 from remuda.gateway.inference.refusals import JSON_TYPE, headers_of, status_of
+from remuda.inference.failures import ContextExceeded
 from remuda.router.loading import LoadStatus, ModelLoading
+
+_TOKENS: Final = re.compile(r"(\d+) tokens do not fit the context of (\d+)")
 
 
 class ErrorDetails(Struct):
@@ -53,10 +58,20 @@ def refusal(error: RemudaError) -> ErrorResponse:
     """What the client reads of this error."""
     status = status_of(error)
     details = error.details or UNSET
-    what = ErrorDetails(error.public_text, _type(error, status), error.param or None, error.code, details)
+    what = ErrorDetails(_message(error), _type(error, status), error.param or None, error.code, details)
     loading = _loading(error.status) if isinstance(error, ModelLoading) else UNSET
     body = msgspec.json.encode(ErrorAnswer(what, loading))
     return ErrorResponse(status, error.code, body, headers_of(error, status))
+
+
+def _message(error: RemudaError) -> str:
+    """Frameworks know a prompt that is too long by OpenAI's words for it, and then send a shorter one."""
+    text = error.public_text
+    found = _TOKENS.search(text) if isinstance(error, ContextExceeded) else None
+    if found is None:
+        return text
+    length = f"This model's maximum context length is {found[2]} tokens"
+    return f"{length}. However, you requested {found[1]} tokens: {text}"
 
 
 def _loading(status: LoadStatus) -> LoadingState:

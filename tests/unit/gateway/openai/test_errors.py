@@ -8,7 +8,7 @@ from remuda.core.errors import Forbidden, Invalid, NoCapacity, NotFound, RemudaE
 from remuda.gateway.inference.admission import InvalidKey
 from remuda.gateway.inference.body_errors import InvalidField
 from remuda.gateway.openai.errors import refusal
-from remuda.inference.failures import Fault, UpstreamFailed
+from remuda.inference.failures import ContextExceeded, Fault, UpstreamFailed
 from remuda.router.loading import LoadStatus, ModelLoadFailed, ModelLoading, ModelUnknown, Overloaded
 
 
@@ -110,3 +110,15 @@ def test_of_a_load_without_a_node_or_an_end_these_are_left_out() -> None:
 def test_in_a_stream_an_error_is_one_event() -> None:
     told = refusal(UpstreamFailed(Fault.BROKE, "two\nlines"))
     assert b"\n" not in told.body
+
+
+def test_a_prompt_that_is_too_long_has_openais_words_too() -> None:
+    """By which LiteLLM and others know it."""
+    answer = refusal(ContextExceeded("9 tokens do not fit the context of 8"))
+    error = json.loads(answer.body)["error"]
+    assert error["code"] == "context_length_exceeded"
+    words = (
+        "This model's maximum context length is 8 tokens. However, you requested 9 tokens: 9 tokens do not"
+    )
+    assert error["message"].startswith(words)
+    assert "of 8" in json.loads(refusal(ContextExceeded("too many of 8")).body)["error"]["message"]
