@@ -1,6 +1,6 @@
 """The stream of one console whose client takes nothing, and what it is told when links are lost."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import cast
@@ -30,12 +30,14 @@ class Frontend:
         self.store_down = False
         self.bus_trouble: Trouble | None = None
         self.news = Notifier()
+        self.clock = HandClock()
+        self.unwatched = anyio.Event()
         self.hub = EventHub(
             self._look,
             lambda: self.news.changed,
             self._watched,
             lambda: self.bus_trouble,
-            HandClock(),
+            self.clock,
             "life",
         )
 
@@ -46,7 +48,9 @@ class Frontend:
 
     @asynccontextmanager
     async def _watched(self) -> AsyncIterator[None]:
+        self.unwatched = anyio.Event()
         yield
+        self.unwatched.set()
 
 
 @pytest.fixture
@@ -99,3 +103,37 @@ async def test_a_store_that_does_not_answer_is_trouble_until_it_does(frontend: F
             frontend.news.notify()
             assert await anext(events) == b"event: well\ndata: {}\n\n"
             tasks.cancel_scope.cancel()
+
+
+async def first(frontend: Frontend, stay_s: float | None = None) -> bytes:
+    """What a console is sent first, which leaves then."""
+    events = frontend.hub.events("", stay_s)
+    told = await anext(events)
+    await cast(AsyncGenerator[bytes], events).aclose()
+    return told
+
+
+async def test_a_page_that_is_loaded_anew_waits_for_no_look(
+    frontend: Frontend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hub_module, "REST_S", 3600.0)  # There is one look.
+    with anyio.fail_after(10):
+        for _ in range(3):
+            assert b"event: snapshot" in await first(frontend)
+
+
+async def test_soon_after_the_last_console_has_gone_nothing_is_looked_at(frontend: Frontend) -> None:
+    with anyio.fail_after(10):
+        assert b"event: snapshot" in await first(frontend)
+        assert not frontend.unwatched.is_set()
+        frontend.clock.passed_s += hub_module.LINGER_S
+        frontend.news.notify()
+        await frontend.unwatched.wait()
+        assert b"event: snapshot" in await first(frontend)
+
+
+async def test_a_program_is_told_what_is_there_now(frontend: Frontend) -> None:
+    with anyio.fail_after(10):
+        assert b"event: snapshot" in await first(frontend)
+        frontend.store_down = True
+        assert b"event: trouble" in await first(frontend, 0)

@@ -1,5 +1,6 @@
 """The stream of everything: one look at a time for all who listen, compared with the one before, and each
-change encoded once. Nothing is looked at while no one listens.
+change encoded once. Nothing is looked at while no one listens, but for a few seconds: a page that is loaded
+anew leaves and comes again.
 
 A listener has a place: the number of the last change it was sent. There are no queues: one that is too far
 behind gets everything anew.
@@ -27,6 +28,7 @@ log = structlog.get_logger()
 LISTENERS_MAX: Final = 500
 LOOK_EVERY_S: Final = 1.0  # Even without a signal that something has changed.
 REST_S: Final = 0.25  # At least so long between two events: what changes meanwhile is told together.
+LINGER_S: Final = 5.0  # So long after the last listener has gone.
 KEEP_ALIVE_S: Final = 15.0
 _FIRST_S: Final = 1.0  # For the first look, however short a listener stays.
 _SHARE: Final = 0.2  # Of a core's time, at most, that looking takes.
@@ -69,7 +71,8 @@ class EventHub:
         self._kept: deque[tuple[int, bytes]] = deque()
         self._kept_bytes = 0
         self._whole: tuple[int, bytes] = (-1, b"")
-        self._fresh = False  # Someone has listened ever since the last look.
+        self._fresh = False  # What is shown is of the last look, and another follows.
+        self._last_left_s = -math.inf
         self._trouble: Trouble | None = None
         self._listeners = 0
         self._came_or_went = Notifier()
@@ -92,11 +95,11 @@ class EventHub:
         task_status.started()
         while True:
             while not self._listeners:
-                self._fresh = False
                 await self._came_or_went.changed.wait()
             async with self._watching():
-                while self._listeners:
+                while self._listeners or self._clock.monotonic() < self._last_left_s + LINGER_S:
                     await self._look_once()
+                self._fresh = False
 
     async def _look_once(self) -> None:
         signalled, began_s = self._signals(), self._clock.monotonic()
@@ -141,6 +144,8 @@ class EventHub:
     async def events(self, place: str, stay_s: float | None = None) -> AsyncIterator[bytes]:
         """Events as they are sent, as many at a time as there are: what has changed since `place`, or, where
         that cannot be said, everything; then each change; a comment now and then when nothing changes."""
+        if stay_s is not None and not self._listeners:
+            self._fresh = False  # A program asks what is there now, perhaps after it has changed something.
         self._count(1)
         until_s = math.inf if stay_s is None else self._clock.monotonic() + stay_s
         try:
@@ -174,7 +179,7 @@ class EventHub:
     def _count(self, more: int) -> None:
         self._listeners += more
         if not self._listeners:
-            self._fresh = False  # At once: another may come before `run` gets to it.
+            self._last_left_s = self._clock.monotonic()
         self._came_or_went.notify()
 
     def _understood(self, place: str) -> int | None:
