@@ -27,6 +27,7 @@ from remuda.models.files import NeededFile
 from remuda.ops.model import OpId, Step
 from remuda.scheduler.catalogue import Catalogued, ModelCatalogue
 from remuda.scheduler.file_holders import STORAGE, FileHolders
+from remuda.scheduler.file_push import FilesPush
 from remuda.scheduler.file_room import FileRoom
 from remuda.scheduler.model import Replica, ReplicaState
 from remuda.scheduler.ports import FileCommands, FilePush, HashingProgress, ReplicaRows
@@ -52,7 +53,6 @@ from remuda.wire.nodes import Report
 log = structlog.get_logger(__name__)
 
 _VALID: Final = timedelta(minutes=15)  # Of an address, to begin with; what has begun goes on.
-_SHARE: Final = 90.0  # Of a load's way until its backend is looked at, as workers tell it.
 _FILES_AT_ONCE: Final = 500  # In one request: a message has its bounds.
 _COMING_S: Final = 8  # For the first byte at a node that is about to fetch the file itself.
 _FRONTENDS_MAX: Final = 3
@@ -114,7 +114,7 @@ class Stager:
         told = self._deps.told
         with nullcontext() if told is None or not files else told.of(step, model.config.id):
             if is_localai(view.standing.node):
-                return Staged(await self._push(step, model, files, view.standing.node))
+                return await self._push(step, model, files, view.standing.node)
             if view.report is not None and view.report.fetches_files:
                 return Staged(taken=await self._have_fetched(step, model, files, view, asking))
         return Staged()
@@ -157,45 +157,24 @@ class Stager:
         except RemudaError as error:
             raise StagingFailed(error.message, hint=error.hint, reason=error.code) from error
 
-    async def _push(self, step: Step, model: Catalogued, files: Sequence[NeededFile], node: Node) -> str:
-        """Below the model's own name, as the contract has it: its files are removed with one folder."""
-        push = self._deps.push
-        if push is None or not pushable(files, node):
-            return ""
-        folder, total, before = "", sum(file.size for file in files), 0
-        for number, file in enumerate(files, start=1):
-            sha256 = await self._sha256(step, file, node)
-            wanted = WantedFile(path=file.path, size=file.size, sha256=sha256)
-            name = f"Copying {number}/{len(files)} {file.path}"
-            tell = partial(self._tell_pushed, step, name, before, total, (number, len(files), file.size))
-            local = self._deps.catalogue.models_path / file.path
-            try:
-                remote = await push.push(node, model.config.id, local, wanted, tell)
-            except RemudaError as error:
-                raise StagingFailed(error.message, hint=error.hint, reason=error.code) from error
-            if not remote.endswith(f"/{file.path}"):
-                raise StagingFailed(f"{step.node_name} has put {file.path} elsewhere: {remote}")
-            folder, before = remote.removesuffix(f"/{file.path}"), before + file.size
-        return folder
-
-    def _tell_pushed(
-        self, step: Step, name: str, before: int, total: int, file: tuple[int, int, int], done: int
-    ) -> None:
-        """`file` is which of how many it is, and its size."""
-        event = InstallProgress(
-            op_id=step.op,
-            file_name=name,
-            phase=FilePhase.STAGING,
-            seq=int(self._deps.clock.now().timestamp() * 1000),
-            current_bytes=before + done,
-            total_bytes=total,
-            overall=_SHARE * (before + done) / total if total else 0.0,
-            file_number=file[0],
-            file_count=file[1],
-            file_bytes=done,
-            file_size=file[2],
+    async def _push(self, step: Step, model: Catalogued, files: Sequence[NeededFile], node: Node) -> Staged:
+        deps = self._deps
+        if deps.push is None or not pushable(files, node):
+            return Staged()
+        push = FilesPush(
+            deps.push,
+            deps.catalogue.models_path,
+            lambda file: self._sha256(step, file, node),
+            partial(deps.progress.tell, step),
+            deps.clock,
         )
-        self._deps.progress.tell(step, event)
+        try:
+            pushed = await push.all(step, model.config.id, files, node)
+        except StagingFailed:
+            raise
+        except RemudaError as error:
+            raise StagingFailed(error.message, hint=error.hint, reason=error.code) from error
+        return Staged(pushed.folder, {A_FRONTEND: pushed.sent_bytes})
 
     async def _views(self) -> Mapping[NodeId, ObservedNode]:
         return self._nodes.of(await self._deps.standings(), ())
