@@ -37,6 +37,7 @@ from remuda.model_installs.rooms import node_rooms, runnable_backend
 from remuda.model_installs.service import HoldingFrontend, ModelInstalls
 from remuda.model_installs.uploads import HubsAndUploads, ModelUploads
 from remuda.model_installs.work import BoardTeller, ModelFileWork
+from remuda.models.config import ModelConfig
 from remuda.models.file_hashes import FileHashes
 from remuda.router.cold_path import ColdPath, UnknownModels
 from remuda.router.confirmation import Confirming
@@ -563,7 +564,15 @@ class ServingRig:
             endpoint, parts.clock, parts.entropy, self._timeouts, self._translation, self._request_files
         )
 
+    def _kept_for_minimum(self, replica: Replica, config: ModelConfig) -> bool:
+        """As far as this frontend's table knows; upkeep looks at the rows."""
+        entry = self._tables.now.models.get(config.id)
+        numbers = sorted(route.key.index for route in entry.routes) if entry else []
+        return config.everywhere or replica.key.index in numbers[: config.min_replicas]
+
     def _unloads_at(self, replica: Replica) -> datetime | None:
         found = self._catalogue.find(replica.key.model)
         config = None if found is None else found.config
+        if config is not None and self._kept_for_minimum(replica, config):
+            return None
         return unloads_at(replica, config, self._ground.parts.settings.keep_alive)
