@@ -32,6 +32,7 @@ from bench.gateway_load import FLOW_LIMIT_S, Reader, ask_many, with_streams
 from bench.gateway_targets import Running, Target
 from bench.mock_upstreams import HOLD, MODEL, TOKENS_PER_S
 
+LIMITED: Final = "remuda-limits"  # As remuda-http, with a key that has every limit.
 PEERS: Final = ("litellm", "vllm-router")
 AT_ONCE: Final = 32
 SLOW_US: Final = 1000.0
@@ -192,6 +193,7 @@ def _gateways(litellm: str | None, vllm_router: str | None) -> dict[str, tuple[s
         NGINX: ("http", targets.nginx),
         "remuda-http": ("http", frontend("http")),
         "remuda-grpc": ("grpc", frontend("grpc")),
+        LIMITED: ("http", frontend("http", limited=True)),
     }
     if litellm is not None:
         found["litellm"] = ("http", targets.litellm(litellm))

@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
 
 import psutil
 from tests.support.processes import START_S, TOKEN, Frontend, Ranch, ranch
@@ -16,9 +17,18 @@ from bench.gateway_targets import GATEWAY_CORE, Running, Target, pin
 from bench.gateway_worker import BACKEND
 from bench.mock_upstreams import MODEL
 
+_MUCH: Final = 10**12
+_LIMITS: Final = {
+    "requests_per_minute": _MUCH,
+    "tokens_per_minute": _MUCH,
+    "concurrent_requests": _MUCH,
+    "tokens_per_day": _MUCH,
+    "tokens_per_month": _MUCH,
+}
 
-def frontend(protocol: str) -> Target:
-    """With a replica that speaks `http` or `grpc`."""
+
+def frontend(protocol: str, *, limited: bool = False) -> Target:
+    """With a replica that speaks `http` or `grpc`, and a key that may be held to limits. It reaches none."""
 
     @contextmanager
     def target(upstream_port: int) -> Iterator[Running]:
@@ -28,7 +38,7 @@ def frontend(protocol: str) -> Target:
             pin(process, GATEWAY_CORE)  # But not its nats-server, which stays with the others.
             _join(place, started, f"{HOST}:{upstream_port}", protocol)
             _load(started)
-            yield Running(Place(_port(started), _key(started)), process, bus)
+            yield Running(Place(_port(started), _key(started, limited)), process, bus)
 
     return target
 
@@ -53,6 +63,7 @@ def _load(started: Frontend) -> None:
     assert answer.status_code == 200, f"the mock replica was not loaded: {answer.text}\n{started.log}"
 
 
-def _key(started: Frontend) -> str:
-    made = started.ask("POST", "/api/keys", {"name": "bench"}).raise_for_status()
+def _key(started: Frontend, limited: bool) -> str:
+    wanted = {"name": "bench", **(_LIMITS if limited else {})}
+    made = started.ask("POST", "/api/keys", wanted).raise_for_status()
     return str(made.json()["key"])

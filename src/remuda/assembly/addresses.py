@@ -103,6 +103,7 @@ def check_start(settings: FrontendSettings) -> None:
     """Raises Misconfigured for whatever would refuse the start later and is quickly found; where another
     process has the folder or the port, with its name."""
     check_tls(settings)
+    check_origins(settings)
     if settings.database_url is not None:
         check_kind(settings.database_url.get_secret_value())
     folder = DataFolder(settings.data_dir)
@@ -115,6 +116,15 @@ def check_start(settings: FrontendSettings) -> None:
             raise
         raise Misconfigured(f"{error.message} by {holder}", hint=f"stop it, or {error.hint}") from None
     folder.prepare()
+
+
+def check_origins(settings: FrontendSettings) -> None:
+    """Misconfigured where every web page that a user of this machine opens would be its admin."""
+    if "*" in settings.cors_origins and loopback(bind_host(settings)):
+        raise Misconfigured(
+            "--cors-origins * would make every web page an admin here: on loopback no keys are asked for",
+            hint="name the origins, or serve the network (--lan or --host 0.0.0.0), where keys are required",
+        )
 
 
 def check_tls(settings: FrontendSettings) -> None:

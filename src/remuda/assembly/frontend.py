@@ -174,6 +174,7 @@ class _Build:
         """The folder and the port: what two frontends cannot share is found out before anything starts.
         So are files that cannot be used."""
         addresses.check_tls(self._settings)
+        addresses.check_origins(self._settings)
         self._folder.prepare()
         self._stack.enter_context(self._folder.held_by("frontend"))
         listener = self._stack.enter_context(listen(self._host, self._settings.port))
@@ -350,6 +351,7 @@ class _Build:
             addresses.own_names(self._host, settings),
             TrustedProxies.of(settings.trusted_proxies),
             address_only=self._policy.address_only,
+            origins=frozenset(settings.cors_origins),
         )
 
     async def _open_bus(

@@ -34,6 +34,7 @@ from remuda.gateway.admin import keys as admin_keys
 from remuda.gateway.admin import nodes as admin_nodes
 from remuda.gateway.admin import session as admin_session
 from remuda.gateway.client_apis import inference_routes
+from remuda.gateway.cross_origin import CrossOrigin
 from remuda.gateway.events import routes as event_stream
 from remuda.gateway.guards import HostGuard, TokenRefused
 from remuda.gateway.home import no_such_endpoint
@@ -94,7 +95,9 @@ def application(services: Services, clock: Clock) -> ASGIApp:
     known = KnownPeer(outer)  # type: ignore[arg-type]
     files = services.console.files
     page = RequestObserver(ConsolePage(files), services.metrics, clock)
-    return ConsolePages(inference_routes(known, services, services.inference, clock), page)
+    whole = ConsolePages(inference_routes(known, services, services.inference, clock), page)
+    origins = services.access.origins
+    return CrossOrigin(whole, origins) if origins else whole
 
 
 def api_routes() -> list[APIRoute]:

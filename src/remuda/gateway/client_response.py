@@ -103,6 +103,7 @@ class ClientResponse:
         "_send",
         "_started",
         "_task",
+        "added",
         "began_s",
         "begun",
         "body_bytes",
@@ -150,6 +151,7 @@ class ClientResponse:
         self.key_id = ""
         self.charge: Charge | None = None  # To the limits of the caller's key.
         self.limits: Sequence[LimitState] = ()
+        self.added: HeaderPairs = ()  # To the answer's headers, whatever it is.
         self.model = ""
         self.stream = False
         self.begun = False  # Something of the answer was sent; comments do not count.
@@ -301,6 +303,8 @@ class ClientResponse:
         """With those that say whose answer it is."""
         text = self.request_id.encode()
         named = (*headers, *((name, text) for name in self._format.request_id_headers))
+        if self.added:
+            named = (*named, *self.added)
         if self.limits:
             named = (*named, *self._format.limit_headers(self.limits))
         route = self.routing.route

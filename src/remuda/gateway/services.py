@@ -64,6 +64,7 @@ class Access:
     allowed_hosts: frozenset[str]
     proxies: TrustedProxies = field(default_factory=TrustedProxies)
     address_only: bool = True  # Nodes that have nothing but the shared token are taken.
+    origins: frozenset[str] = frozenset()  # Web pages that may call; see gateway.cross_origin.
 
     def source(self, request: Request) -> str:
         """The IP address that a request comes from; empty where it has none."""

@@ -106,7 +106,7 @@ def cookie_in(header: str) -> str:
 
 def is_from_console(headers: Mapping[str, str], origin_problem: Callable[[str, str | None], str]) -> bool:
     """Whether a request comes from a page of this frontend. Another page cannot set the header without asking
-    first, which is not allowed to any."""
+    first, which is allowed to those of chosen origins alone, whose cookies are taken away."""
     if headers.get(CONSOLE_HEADER) == "1":
         return True
     origin = headers.get("origin")

@@ -161,6 +161,7 @@ FRONTEND: dict[str, Entry] = {
     "auto_approve": _auto_approve,
     "refuse_address_only": Proven("integration/api/test_identity.py::test_such_peers_can_be_refused"),
     "trusted_proxies": Wired(("10.9.8.7",), "TrustedProxies.networks", (IPv4Network("10.9.8.7/32"),)),
+    "cors_origins": Wired(("https://app.test",), "Access.origins", frozenset({"https://app.test"})),
     "node_unhealthy_after": Wired(minutes(11), "Thresholds.unhealthy_after"),
     "node_offline_after": Wired(minutes(12), "Thresholds.offline_after"),
     "nats_port": Wired("{bus_port}", "NatsServer._wanted_port"),

@@ -25,6 +25,13 @@ def _networks(words: tuple[str, ...]) -> tuple[str, ...]:
     return words
 
 
+def _origins(words: tuple[str, ...]) -> tuple[str, ...]:
+    for word in words:
+        if word != "*" and not re.fullmatch(r"https?://[A-Za-z0-9.\-\[\]:]+", word):
+            raise ValueError(f"{word!r} is not an origin such as https://app.example.org, and not *")
+    return tuple(word.lower() for word in words)
+
+
 def _registry_host(text: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9.-]+(:\d{1,5})?", text):
         raise ValueError(f"{text!r} is not HOST or HOST:PORT")
@@ -81,6 +88,14 @@ class FrontendSettings(SourceSettings):
         Setting(
             "Proxies whose X-Forwarded-For is trusted, comma-separated.",
             "addresses or networks, such as 10.0.0.2,172.16.0.0/12",
+        ),
+    ] = ()
+    cors_origins: Annotated[
+        Annotated[Words, AfterValidator(_origins)],
+        Setting(
+            "Web pages that may call the API with a key, by their origins, comma-separated. Default: none.",
+            "origins, such as https://app.example.org,http://localhost:5173; * with keys: every page",
+            aliases=("LOCALAI_CORS_ALLOW_ORIGINS",),
         ),
     ] = ()
     node_unhealthy_after: Annotated[

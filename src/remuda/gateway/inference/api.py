@@ -22,6 +22,7 @@ from remuda.core.clock import Clock
 from remuda.core.errors import Internal, RemudaError
 from remuda.core.log import masked
 from remuda.gateway.client_response import CLIENT_GONE, ClientGone, ClientResponse
+from remuda.gateway.cross_origin import HEADERS
 from remuda.gateway.inference.admission import Admission
 from remuda.gateway.inference.bodies import Bodies, check_complexity, parsed
 from remuda.gateway.inference.charges import charge, note, settle
@@ -90,6 +91,8 @@ class InferenceHandler:
             endpoint.format,
             expose_node=self._expose_node,
         )
+        if (told := scope.get(HEADERS)) is not None:
+            response.added = told
         self._running.began(response)
         if line is not None:
             line.when_lost = response.leave
