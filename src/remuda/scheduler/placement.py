@@ -290,7 +290,7 @@ def _bytes(residents: Sequence[Resident]) -> int:
 # Reasons.
 
 _NO_FILE: Final[Mapping[FilesTold, str]] = {
-    FilesTold.ALL: "{file} is not in its models folder{folder}; put it there",
+    FilesTold.ALL: "{file} was not in its models folder{folder} at its last report; put it there",
     FilesTold.SOME: "{file} is not among the files that its worker reports, which are not all it has; put it "
     "there with fewer others beside it",
     FilesTold.CANNOT_FETCH: "it does not have {file}, and its worker is of a release that fetches no model "

@@ -254,10 +254,10 @@ WITH_RAM: dict[str, Any] = {"ram_total": 64 * GB, "ram_free": 60 * GB}
     ("offer", "reason"),
     [
         (an_offer(unfit="drained by an admin"), "drained by an admin"),
-        (an_offer(has_file=False), "qwen.gguf is not in its models folder; put it there"),
+        (an_offer(has_file=False), "qwen.gguf was not in its models folder at its last report; put it there"),
         (
             an_offer(has_file=False, models_path="/srv/models"),
-            "qwen.gguf is not in its models folder /srv/models; put it there",
+            "qwen.gguf was not in its models folder /srv/models at its last report; put it there",
         ),
         (
             an_offer(has_file=False, files_told=FilesTold.SOME),
@@ -431,7 +431,7 @@ def test_nodes_that_lack_the_same_are_told_together_and_what_is_nearest_to_worki
     )
     assert [line.partition(",")[0] if line.startswith("attic") else line for line in got.told()] == [
         "yard: not heard for 40 s",
-        "cellar: qwen.gguf is not in its models folder; put it there",
+        "cellar: qwen.gguf was not in its models folder at its last report; put it there",
         "attic",
         "barn: drained",
     ]

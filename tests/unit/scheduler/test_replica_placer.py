@@ -146,7 +146,7 @@ async def test_reasons_are_told_for_every_node(rig: PlacingRig) -> None:
     rig.machines[0].files = {}
     rig.machines[1].silent_s = 600
     reasons = (await refused(rig)).reasons
-    assert "qwen.gguf is not in its models folder" in reasons["gpu-1"]
+    assert "qwen.gguf was not in its models folder" in reasons["gpu-1"]
     assert reasons["gpu-2"]
 
 
