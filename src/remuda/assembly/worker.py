@@ -143,6 +143,7 @@ def room_settings(
         blobs_bytes_max=settings.depot_budget_bytes,
         blobs_unused=settings.depot_unused,
         model_files_budget=settings.model_files_budget,
+        niceness=settings.backend_nice,
     )
 
 

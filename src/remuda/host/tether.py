@@ -15,23 +15,26 @@ _PR_SET_PDEATHSIG = 1
 _CANNOT_RUN = 127
 
 
-def tied(argv: Sequence[str]) -> list[str]:
-    """The command that runs the program at this absolute path tied to this process, where the kernel can.
+def tied(argv: Sequence[str], *, niceness: int = 0) -> list[str]:
+    """The command that runs the program at this absolute path tied to this process, where the kernel can, and
+    giving way to others by so much.
 
     A program in between, because a function between fork and exec can deadlock where threads run.
     """
     if sys.platform != "linux":
-        return [*argv]
-    return [sys.executable, "-I", "-S", __file__, str(os.getpid()), *argv]
+        return ["/usr/bin/nice", "-n", str(niceness), *argv] if niceness else [*argv]
+    return [sys.executable, "-I", "-S", __file__, f"{os.getpid()}:{niceness}", *argv]
 
 
 def main() -> None:
-    parent, program = int(sys.argv[1]), sys.argv[2:]
+    (tie, _, niceness), program = sys.argv[1].partition(":"), sys.argv[2:]
+    parent = int(tie)
     libc = ctypes.CDLL(None)
     if libc.prctl(_PR_SET_PDEATHSIG, _SIGKILL, 0, 0, 0) != 0:
         sys.exit("the kernel refused to tie this process to its parent")
     if os.getppid() != parent:  # It died before the tie was made, so no signal will come.
         os.kill(os.getpid(), _SIGKILL)
+    os.nice(int(niceness or 0))
     for descriptor in map(int, os.listdir("/dev/fd")):  # uvloop leaves more open than the three it should.
         if descriptor > 2:
             os.closerange(descriptor, descriptor + 1)  # Without minding that one is closed already.

@@ -66,6 +66,7 @@ class RuntimeSettings:
     blobs_unused: timedelta = timedelta(days=14)
     model_files_budget: str = ""  # For those that this worker fetches.
     timeouts: BackendTimeouts = USUAL
+    niceness: int = 0  # Of backends.
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +108,7 @@ class BackendRuntime:
         self._logs = ProcessLogs(settings.logs, clock)
         self._reaper = Reaper(settings.owner, settings.boot)
         self._supervisor = Supervisor(
-            LocalMachine(settings.owner, settings.boot, self._logs, self._reaper),
+            LocalMachine(settings.owner, settings.boot, self._logs, self._reaper, niceness=settings.niceness),
             BackendCalls(settings.timeouts),
             PortBook(settings.ports[0], settings.ports[-1]),
             clock=clock,

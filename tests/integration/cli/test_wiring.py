@@ -242,6 +242,7 @@ WORKER: dict[str, Entry] = {
     "max_replicas_per_model": Wired(33, "Introduction.max_replicas_per_model"),
     "vram_budget": Wired("34%", "Introduction.vram_budget"),
     "model_files_budget": Wired("35%", "RuntimeSettings.model_files_budget"),
+    "backend_nice": Wired(7, "RuntimeSettings.niceness"),
     "models_path": Wired("{folder}/models", "RuntimeSettings.models"),
     "backends_path": Wired("{folder}/backends", "DepotLayout.backends"),
     "backends_system_path": Wired("{folder}/system", "DepotLayout.system"),

@@ -120,6 +120,13 @@ async def test_a_process_gets_its_environment_its_mark_and_nothing_else(yard: Ya
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="done by the program that ties a process to us")
+async def test_a_process_gives_way_to_others_as_far_as_it_is_told_to(yard: Yard) -> None:
+    own = os.nice(0)
+    yard.machine = LocalMachine(yard.owner, BootId("boot"), yard.logs, yard.guard, niceness=5)
+    await yard.python("print(f'nice={os.nice(0)}', flush=True)")
+    assert await yard.number("nice") == min(own + 5, 19)
+
+
 async def test_a_process_holds_no_files_but_its_three_streams(yard: Yard) -> None:
     process = await yard.start("sh", "-c", "ls /proc/$$/fd")
     assert await process.wait() == 0

@@ -147,6 +147,14 @@ class WorkerSettings(DepotSettings):
             forms.VARIABLES,
         ),
     ] = ()
+    backend_nice: Annotated[
+        Annotated[int, Field(ge=0, le=19)],
+        Setting(
+            "How far backends give way to other programs on this machine: 0 is not at all, 19 is whenever "
+            "anything else wants the processor.",
+            "a number from 0 to 19",
+        ),
+    ] = 0
     grpc_max_port: Annotated[
         Port,
         Setting(

@@ -19,6 +19,7 @@ from remuda.backends.llama_cpp.engine import Engine, LoadFailed
 from remuda.backends.llama_cpp.forced_calls import CallReading
 from remuda.backends.llama_cpp.generation import BadRequest, plan_generation
 from remuda.backends.llama_cpp.load_options import plan_load
+from remuda.backends.llama_cpp.threads import usual_threads
 from remuda.core.entropy import Entropy
 from remuda.core.slices import Sliced
 from remuda.core.tasks import TaskOwner
@@ -57,7 +58,7 @@ class LlamaCppBackend(Backend):
             return pb.Result(success=True, message="already loaded")
         self._loading = True
         try:
-            plan = plan_load(request)
+            plan = plan_load(request, threads=usual_threads())
             if plan.ignored:
                 log.warning("options_ignored names=%s", ",".join(plan.ignored))
             await self._unload()

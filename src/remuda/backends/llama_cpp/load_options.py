@@ -42,12 +42,12 @@ _FLASH_ATTENTION = {
     **dict.fromkeys(("on", "true", "1", "enabled", "enable"), "enabled"),
     **dict.fromkeys(("off", "false", "0", "disabled", "disable"), "disabled"),
 }
+_THREADS = ("cpuparams.n_threads", "cpuparams_batch.n_threads")
 _NUMBERS = (  # Zero in the message means that the model's own value stands.
     ("ContextSize", "n_ctx"),
     ("NBatch", "n_batch"),
     ("NBatch", "n_ubatch"),
-    ("Threads", "cpuparams.n_threads"),
-    ("Threads", "cpuparams_batch.n_threads"),
+    *(("Threads", setting) for setting in _THREADS),
     ("RopeFreqBase", "rope_freq_base"),
     ("RopeFreqScale", "rope_freq_scale"),
     ("RopeScaling", "rope_scaling_type"),
@@ -91,8 +91,9 @@ class LoadPlan:
         return str(self.settings["model.path"])
 
 
-def plan_load(options: pb.ModelOptions) -> LoadPlan:
-    """How to load what `options` asks for. ValueError says what is wrong with them."""
+def plan_load(options: pb.ModelOptions, *, threads: int = 0) -> LoadPlan:
+    """How to load what `options` asks for, with so many threads unless that names some; 0: as the engine
+    does. ValueError says what is wrong with them."""
     settings: dict[str, Any] = {
         "model.path": str(model_file(options)),
         "model_alias": ["model"],  # Repeated in every event: short.
@@ -109,6 +110,7 @@ def plan_load(options: pb.ModelOptions) -> LoadPlan:
         "n_gpu_layers": options.NGPULayers,
         "load_mode": _LOAD_MODES[options.MMap, options.MLock],
         "no_kv_offload": options.NoKVOffload,
+        **(dict.fromkeys(_THREADS, threads) if threads else {}),
     }
     settings |= {name: value for field, name in _NUMBERS if (value := getattr(options, field))}
     settings |= dict(_of_several_fields(options))

@@ -71,17 +71,19 @@ class Guard(Protocol):
 
 
 class LocalMachine:
-    """A `Machine`. `owner` names the data folder: it and `boot` mark every process started here."""
+    """A `Machine`. `owner` names the data folder: it and `boot` mark every process started here.
+    `niceness`: how far they give way to others."""
 
-    def __init__(self, owner: str, boot: BootId, logs: Logs, guard: Guard) -> None:
+    def __init__(self, owner: str, boot: BootId, logs: Logs, guard: Guard, *, niceness: int = 0) -> None:
         self._owner = owner
         self._boot = boot
         self._logs = logs
         self._guard = guard
+        self._niceness = niceness
 
     async def start(self, key: ProcessKey, instance: str, command: ProcessCommand) -> "LocalProcess":
         """Its output goes to the logs under `key`. Raises ChildFailed when it cannot be started at all."""
-        argv = tether.tied(_argv(command))
+        argv = tether.tied(_argv(command), niceness=self._niceness)
         mark = Mark(self._owner, self._boot, instance)
         try:
             output = Output(self._logs.open(key, instance))
