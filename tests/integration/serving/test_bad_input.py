@@ -131,6 +131,31 @@ def test_it_is_refused_with_a_status_where_a_stream_was_asked_for(up: Frontend, 
     assert_refused(send(up, {"stream": True, **body}))
 
 
+PLAIN_TOOL: Body = {"name": "look", "parameters": CYCLE, "strict": True}
+CYCLES: dict[str, Body] = {
+    "/v1/responses": {"input": "hi", "tools": [{"type": "function", **PLAIN_TOOL}], "store": False},
+    "/v1/messages": {
+        "messages": [{"role": "user", "content": "hi"}],
+        "max_tokens": 5,
+        "tools": [{"name": "look", "input_schema": CYCLE, "strict": True}],
+    },
+    "/api/chat": {
+        "messages": [{"role": "user", "content": "hi"}],
+        "tools": [{"type": "function", "function": PLAIN_TOOL}],
+        "format": CYCLE,
+    },
+}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("path", CYCLES)
+def test_a_schema_without_end_is_refused_in_every_api(up: Frontend, path: str, stream: bool) -> None:
+    body = {"model": "sound-model", "stream": stream, **CYCLES[path]}
+    answer = httpx.post(up.url + path, json=body, timeout=PATIENCE_S, trust_env=False, verify=PLAIN)
+    assert 400 <= answer.status_code < 500, answer.text
+    assert "error" in answer.json()
+
+
 def assert_refused(answer: httpx.Response) -> None:
     assert 400 <= answer.status_code < 500, answer.text
     error = answer.json()["error"]
