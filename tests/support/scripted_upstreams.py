@@ -42,6 +42,7 @@ from remuda.inference.failures import UpstreamFailed
 from remuda.inference.model import InferenceCall, ReplicaEndpoint, RequestKind, Upstream
 from remuda.models.config import ModelConfig
 from remuda.router.cold_path import ModelRefresh, nothing_new
+from remuda.router.decisions import DecisionLog
 from remuda.router.dispatch import RequestDispatcher, WaitLimits
 from remuda.router.live_table import Tables
 from remuda.router.loading import Meanwhile
@@ -307,6 +308,7 @@ class Gateway:
     clock: ForwardClock
     door: InferenceRoutes
     models: "ScriptedModels"
+    decisions: DecisionLog
     port: int = 0
 
     @property
@@ -371,7 +373,20 @@ def gateway(
         ),
     )
     door = inference_routes(_nothing_here, services, inference, clock)
-    return Gateway(tables, ledger, upstreams, loading, keyring, limits, metrics, running, clock, door, models)
+    return Gateway(
+        tables,
+        ledger,
+        upstreams,
+        loading,
+        keyring,
+        limits,
+        metrics,
+        running,
+        clock,
+        door,
+        models,
+        inference.decisions,
+    )
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from remuda.assembly.addresses import bind_host, loopback
 from remuda.assembly.adopted_servers import ServerRig
 from remuda.assembly.model_sources import model_objects
 from remuda.assembly.operations import FrontendParts, Workshop
+from remuda.assembly.routing import RoutingRig
 from remuda.assembly.running import Runner, background
 from remuda.assembly.settings import FrontendSettings
 from remuda.core.ids import MachineId
@@ -61,7 +62,6 @@ from remuda.scheduler.replica_keeper import KeeperDeps, ReplicaKeeper
 from remuda.scheduler.replica_placer import PlacementInputs, ReplicaPlacer
 from remuda.scheduler.scheduling_edits import SchedulingEdits
 from remuda.scheduler.service import Models
-from remuda.scheduler.speed_keeper import SpeedKeeper
 from remuda.scheduler.stager import Stager, StagerDeps
 from remuda.scheduler.staging_broadcasts import StagingBroadcasts
 from remuda.scheduler.unloader import Unloader
@@ -70,7 +70,6 @@ from remuda.scheduler.upkeep_rules import unloads_at
 from remuda.scheduler.worker_calls import BusWorker
 from remuda.store.benchmarks import SqlBenchmarkStore
 from remuda.store.measured_memory import SqlMemoryStore
-from remuda.store.measured_rates import SqlRateStore
 from remuda.store.replicas import SqlModelStore, SqlReplicaStore
 from remuda.store.responses import SqlResponseStore
 from remuda.store.scheduling import SqlSchedulingStore
@@ -143,6 +142,7 @@ class ServingRig:
             clock,
             listening=ground.fleet.frontends,
         )
+        self._routing = RoutingRig(ground.parts, self._catalogue.backend_and_size, ground.fleet.frontends)
         self._worker = BusWorker(ground.parts.bus)
         self._timeouts = GrpcTimeouts(
             settings.answer_silence.total_seconds(), settings.answer_limit.total_seconds()
@@ -170,7 +170,6 @@ class ServingRig:
             self._stored,
         )
         self._room = self._file_room()
-        self._speeds = SpeedKeeper(SqlRateStore(ground.parts.database), self._catalogue.backend_and_size)
 
     def _table_keeper(self) -> TableKeeper:
         ground = self._ground
@@ -216,7 +215,7 @@ class ServingRig:
             self._shared,
             load_limits_of(self._ground.parts.settings),
             self._stager(shop),
-            self._speeds.moved_bytes,
+            self._routing.speeds.moved_bytes,
         )
         unloader = Unloader(
             self._replicas,
@@ -301,7 +300,7 @@ class ServingRig:
         demand = self._demand(placing, suspects)
         cold = self._cold_path(demand, suspects)
         folder = self._followed_folder()
-        figures = InferenceFigures(ground.figures, self._tables, self._ledger, self._speeds.answered)
+        figures = InferenceFigures(ground.figures, self._tables, self._ledger, self._routing.speeds.answered)
         upstreams = OpenUpstreams(clock, http=self._http, servers=self._servers_http, grpc_factory=self._grpc)
         dispatcher = RequestDispatcher(
             self._tables,
@@ -328,7 +327,7 @@ class ServingRig:
             self._upkeep(models, unloads).run,
             self._replica_keeper(placing, unloads).run,
             self._memory.run,
-            self._speeds.run,
+            *self._routing.runners,
             self._confirming().run,
             partial(close_stale_connections, self._tables, upstreams),
         )
@@ -402,6 +401,8 @@ class ServingRig:
             refresh_models=UnknownModels(self._keeper.refresh, self._ground.parts.clock).look,
             responses=responses,
             links=links,
+            decisions=self._routing.decisions,
+            explanations=self._routing.explanations,
         )
 
     def _responses(self) -> ResponseKeeper:
@@ -456,7 +457,7 @@ class ServingRig:
             self._holders.needed,
             self._room,
             self._memory.known,
-            self._speeds.known,
+            self._routing.speeds.known,
         )
         return ReplicaPlacer(
             self._replicas,

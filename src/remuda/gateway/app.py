@@ -17,6 +17,7 @@ from remuda.gateway import home, model_files, nodes, openapi, probes
 from remuda.gateway.admin import (
     backends,
     benchmarks,
+    explain,
     model_edits,
     model_galleries,
     model_installs,
@@ -61,6 +62,7 @@ _ROUTERS = (
     model_installs.routes,
     model_uploads.routes,
     benchmarks.routes,
+    explain.routes,
     servers.routes,
     scheduling.routes,  # Before those for nodes, whose ids would take /api/nodes/scheduling and
     models.routes,  # /api/nodes/models.

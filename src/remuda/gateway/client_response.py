@@ -111,6 +111,7 @@ class ClientResponse:
         "charge",
         "ended_by",
         "error",
+        "error_message",
         "expose_node",
         "gone",
         "key_id",
@@ -159,6 +160,7 @@ class ClientResponse:
         self.ended_by: RemudaError | None = None
         self.status = 200
         self.error = ""
+        self.error_message = ""
         self._started = False  # The head was sent.
         self._over = False  # So was the end.
         self._passing = False  # What is written goes out at once.
@@ -239,7 +241,7 @@ class ClientResponse:
         if error.public != error.message:
             log.warning("inference_refused", request_id=self.request_id, reason=error.message)
         body = self._format.error(error)
-        self.status, self.error = body.status, body.code
+        self.status, self.error, self.error_message = body.status, body.code, error.public
         if not self._started:
             await self.answer(body.status, body.headers, body.body)
         elif self.begun and not self._format.is_stream(self._content_type):

@@ -39,6 +39,7 @@ from remuda.ops.feed import Feed
 from remuda.ops.service import Operations
 from remuda.ops.upgrade_check import UpgradeCheck
 from remuda.router.cold_path import ModelRefresh, nothing_new
+from remuda.router.decisions import DecisionLog, Explanations
 from remuda.router.dispatch import RequestDispatcher
 from remuda.router.live_table import Tables
 from remuda.router.loading import LoadStatus
@@ -164,6 +165,8 @@ class Inference:
     refresh_models: ModelRefresh = nothing_new
     responses: ResponseKeeper | None = None  # None: none are kept, and OpenAI's Responses API is not offered.
     links: LinkFetcher = field(default_factory=LinkFetcher)  # Unless told otherwise, it refuses them.
+    decisions: DecisionLog = field(default_factory=DecisionLog)
+    explanations: Explanations | None = None  # Of all frontends; None: only what this one has decided.
 
 
 @dataclass(frozen=True, slots=True)

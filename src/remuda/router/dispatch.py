@@ -17,8 +17,17 @@ from remuda.inference.model import WITH_FILES, InferenceCall, Upstreams
 from remuda.router.live_table import Tables
 from remuda.router.loading import Loading, LoadStatus, Meanwhile, ModelUnknown, Overloaded
 from remuda.router.spending import Budgets, nothing_paid
-from remuda.router.table import Route, choose, first_with_room
+from remuda.router.table import Route, RoutedModel, choose, first_with_room
 from remuda.router.usage import RequestLedger
+from remuda.router.waits import WaitNotes, busy_cause, load_cause
+
+# Why a request went to its replica.
+NAMED: Final = "the request named this node"
+OVERFLOW: Final = "no node of the fleet had room, and the model lists this server for that"
+ANOTHER: Final = "replicas that were tried before failed the request"
+ONLY: Final = "it was the only replica that could be chosen"
+IDLE: Final = "it had no other request, and its last turn was the longest ago"
+LEAST_LOADED: Final = "of the replicas with room it had the fewest requests"
 
 _TABLE_S: Final = 1.0  # After which the load is asked for again.
 _TOLD_S: Final = 1.0  # So often frontends tell each other what they have in flight.
@@ -48,6 +57,8 @@ class RoutingRecord:
     recovered: list[Route] = field(default_factory=list)  # Tried, found well since, and open once more.
     reloaded: bool = False  # All replicas were found gone, and the model was loaded again for this request.
     waited_s: float = 0.0
+    waits: list[tuple[str, float]] = field(default_factory=list)  # For what, and how long.
+    why: str = ""  # It went to `route`.
 
 
 def may_try_again(failures: Sequence[UpstreamFailed]) -> bool:
@@ -139,6 +150,7 @@ class RequestDispatcher:
         if call.kind in WITH_FILES:
             call = structs.replace(call, files=route.worker)
         # Nothing was awaited since it was found to have room, so it still has.
+        routing.why = self._why(route, entry, routing)
         self._ledger.begin(route)
         routing.route = route
         routing.tried.append(route)
@@ -151,6 +163,16 @@ class RequestDispatcher:
         finally:
             self._ledger.end(route)
             self._wake_next(model)
+
+    def _why(self, route: Route, entry: RoutedModel, routing: RoutingRecord) -> str:
+        """Of constant texts only: it is asked of each request."""
+        if routing.node:
+            return NAMED
+        if route.server and entry.ours:
+            return OVERFLOW
+        if routing.tried:
+            return ANOTHER
+        return ONLY if len(entry.routes) == 1 else LEAST_LOADED if self._ledger.load(route) else IDLE
 
     async def _serve(self, route: Route, call: InferenceCall, sink: AnswerSink) -> None:
         upstream = self._upstreams.at(route.endpoint)
@@ -230,9 +252,17 @@ class RequestDispatcher:
         began_s = self._clock.monotonic()
         self._waiting[model] += 1
         self._figures.waiting_changed(model, 1)
+        notes = WaitNotes()
+
+        async def noted(status: LoadStatus) -> None:
+            notes.begin(load_cause(status), self._clock.monotonic())
+            await meanwhile(status)
+
         try:
-            return await self._seat(model, routing, meanwhile, began_s)
+            return await self._seat(model, routing, noted, notes, began_s)
         finally:
+            notes.end(self._clock.monotonic())
+            routing.waits += notes.over
             self._figures.waiting_changed(model, -1)
             self._waiting[model] -= 1
             if not self._waiting[model]:
@@ -240,7 +270,9 @@ class RequestDispatcher:
                 self._lines.pop(model, None)
             routing.waited_s += self._clock.monotonic() - began_s
 
-    async def _seat(self, model: str, routing: RoutingRecord, meanwhile: Meanwhile, began_s: float) -> Route:
+    async def _seat(
+        self, model: str, routing: RoutingRecord, meanwhile: Meanwhile, notes: WaitNotes, began_s: float
+    ) -> Route:
         too_many = self._waiting[model] > self._waits.waiting_max
         seat_by_s = 0.0
         while True:
@@ -248,6 +280,7 @@ class RequestDispatcher:
             if model not in self._tables.now.models:
                 raise ModelUnknown(f"the model {model!r} was removed")
             if not self._reopened(model, routing):
+                notes.begin(load_cause(LoadStatus(model)), self._clock.monotonic())
                 if routing.node:
                     await self._require_on_node(model, routing, changed)
                     continue
@@ -266,6 +299,8 @@ class RequestDispatcher:
                 )
             else:
                 seat_by_s = seat_by_s or self._clock.monotonic() + self._waits.seat_s
+                replicas = len(self._open_to(model, routing))
+                notes.begin(busy_cause(model, replicas), self._clock.monotonic())
                 if (route := await self._in_line(model, routing, seat_by_s)) is not None:
                     return route
 

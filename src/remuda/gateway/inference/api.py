@@ -33,6 +33,7 @@ from remuda.gateway.inference.endpoint import (
     ParsedRequest,
     ReadyAnswer,
 )
+from remuda.gateway.inference.explaining import decision_of
 from remuda.gateway.inference.media_links import body_with
 from remuda.gateway.inference.request_records import RequestLog
 from remuda.gateway.requests_under_way import FrontendStopping
@@ -76,6 +77,7 @@ class InferenceHandler:
         self._admission = admission
         self._clock = clock
         self._log = RequestLog(clock)
+        self._decisions = inference.decisions
         self._slicer = Slicer(clock)
         self._id_prefix = id_prefix
         self._ids = count(1)
@@ -112,6 +114,7 @@ class InferenceHandler:
             if response.model:
                 note(self._usage, response)
             self._log.answered(response, ended_s)
+            self._decisions.note(decision_of(response, ended_s, self._clock.now()))
 
     def request_id(self, headers: Mapping[bytes, bytes]) -> str:
         """The client's own, if it can go into a header and a log line; else a new one."""

@@ -170,3 +170,17 @@ async def test_what_strangers_ask_for_never_becomes_a_label(served: Gateway) -> 
 
 def figure(served: Gateway, name: str, **labels: str) -> float | None:
     return served.metrics.registry.get_sample_value(f"remuda_inference_{name}", labels)
+
+
+async def test_a_request_that_is_over_can_be_explained() -> None:
+    made = gateway()
+    async with serving(made) as served:
+        await post(served, STREAM, **{"x-request-id": "mine-1"})
+        await wait_until(lambda: made.decisions.find("mine-1") is not None)
+    found = made.decisions.find("mine-1")
+    assert found is not None
+    assert (found.model, found.node, found.replica, found.status) == ("m", "gpu-1", "m#0", 200)
+    assert found.why == "it was the only replica that could be chosen"
+    assert (found.waits, found.tried) == ((), ())
+    assert found.first_token_s is not None
+    assert 0 < found.first_token_s <= found.total_s

@@ -1,0 +1,28 @@
+"""Builds what routing and placement learn from requests: how fast nodes are, and why requests went where."""
+
+from collections.abc import Awaitable, Callable, Collection, Sequence
+
+from remuda.assembly.operations import FrontendParts
+from remuda.assembly.running import Runner
+from remuda.core.ids import FrontendId
+from remuda.router.decisions import DecisionLog, Explanations
+from remuda.scheduler.speed_keeper import SpeedKeeper
+from remuda.store.measured_rates import SqlRateStore
+
+
+class RoutingRig:
+    """`about` tells a model's backend and the size of its weights; `alive` are the frontends that live."""
+
+    def __init__(
+        self,
+        parts: FrontendParts,
+        about: Callable[[str], tuple[str, int]],
+        alive: Callable[[], Awaitable[Collection[FrontendId]]],
+    ) -> None:
+        self.speeds = SpeedKeeper(SqlRateStore(parts.database), about)
+        self.decisions = DecisionLog()
+        self.explanations = Explanations(parts.frontend, self.decisions, parts.bus, alive)
+
+    @property
+    def runners(self) -> Sequence[Runner]:
+        return self.speeds.run, self.explanations.run
