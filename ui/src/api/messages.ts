@@ -38,3 +38,9 @@ export interface Session {
   version?: string;
   frontend?: string;
 }
+export type Scheduled = Messages['ModelScheduled'];
+export type Plan = Messages['ModelPlan'];
+export type Usage = Messages['UsageView'];
+export type Server = Messages['ServerView'];
+export type ServerList = Messages['ServerViews'];
+export type FoundServers = Messages['FoundServers'];

@@ -534,6 +534,20 @@ export interface components {
         ModelOps: {
             operations?: components["schemas"]["OpView"][];
         };
+        ModelPlan: {
+            model: string;
+            node?: string;
+            node_id?: string;
+            in_vram?: boolean;
+            memory_bytes?: number;
+            steps?: components["schemas"]["PlannedStepView"][];
+            ready_seconds?: number | null;
+            known_seconds?: number;
+            tokens_per_s?: number | null;
+            tokens_like?: string;
+            waiting_helps?: boolean;
+            not_chosen?: components["schemas"]["NotChosenView"][];
+        };
         ModelRemovalPlan: {
             model: string;
             files?: string[];
@@ -795,6 +809,10 @@ export interface components {
             remuda?: components["schemas"]["NodeFacts"] | null;
         };
         NodeViews: components["schemas"]["NodeView"][];
+        NotChosenView: {
+            nodes?: string[];
+            why?: string;
+        };
         OpPlan: {
             kind: string;
             backend: string;
@@ -933,6 +951,13 @@ export interface components {
         PlainError: {
             error: string;
             reason: string;
+        };
+        PlannedStepView: {
+            action: string;
+            what?: string;
+            size_bytes?: number;
+            bytes_per_s?: number | null;
+            seconds?: number | null;
         };
         ProblemView: {
             code: string;
@@ -1185,6 +1210,31 @@ export interface components {
             offset?: number;
             sha256?: string;
         };
+        UsageCounts: {
+            requests?: number;
+            failed?: number;
+            prompt_tokens?: number;
+            completion_tokens?: number;
+            cost?: string;
+        };
+        UsageItem: {
+            requests?: number;
+            failed?: number;
+            prompt_tokens?: number;
+            completion_tokens?: number;
+            cost?: string;
+            day?: string | null;
+            key_id?: string | null;
+            key?: string | null;
+            model?: string | null;
+            node?: string | null;
+        };
+        UsageView: {
+            since: string;
+            until: string;
+            usage?: components["schemas"]["UsageItem"][];
+            total: components["schemas"]["UsageCounts"];
+        };
         VramBudgetReply: {
             vram_budget: string;
         };
@@ -1234,6 +1284,11 @@ export interface components {
         FreeDiskBody: {
             bytes?: number | null;
             dry_run?: boolean;
+        };
+        GpuFigures: {
+            index: number;
+            total_vram?: number;
+            available_vram?: number;
         };
         Heartbeat: {
             available_vram?: number | null;
@@ -1429,6 +1484,7 @@ export interface components {
             fetched_bytes?: number;
             model_files_budget?: string;
             model_files_partial?: components["schemas"]["ArrivedFile"][];
+            gpus?: components["schemas"]["GpuFigures"][];
         };
         RollOutBody: {
             /** @enum {string} */
