@@ -33,7 +33,8 @@ def frontend(protocol: str, *, limited: bool = False) -> Target:
     @contextmanager
     def target(upstream_port: int) -> Iterator[Running]:
         with tempfile.TemporaryDirectory(prefix="remuda-bench-") as folder, ranch(Path(folder)) as place:
-            started = place.frontend("frontend", "--auto-approve")
+            where = ("--host", "0.0.0.0") if limited else ()  # Keys limit nothing on loopback.
+            started = place.frontend("frontend", "--auto-approve", *where)
             process, bus = psutil.Process(started.pid), started.child("nats-server")
             pin(process, GATEWAY_CORE)  # But not its nats-server, which stays with the others.
             _join(place, started, f"{HOST}:{upstream_port}", protocol)

@@ -303,6 +303,8 @@ class Gateway:
     loading: ScriptedLoading
     keyring: KeyRing
     limits: KeyLimits
+    usage: UsageCounter
+    used: Mapping[UsagePlace, KeyUsage]
     metrics: Metrics
     running: Running
     clock: ForwardClock
@@ -358,6 +360,7 @@ def gateway(
         links=links or LinkFetcher(),
     )
     used = UsageInMemory()
+    usage = UsageCounter(used, clock, "gateway")
     limits = KeyLimits(LeasesInMemory(), clock, "gateway", keyring.listed)
     access = Access(SecretStr("token"), keys_required, frozenset({"127.0.0.1", "localhost"}))
     console, models = _Console(Sessions("", keyring, clock)), ScriptedModels()
@@ -366,7 +369,7 @@ def gateway(
         _Few(
             access,
             keyring,
-            Metering(limits, UsageCounter(used, clock, "gateway"), used),
+            Metering(limits, usage, used),
             entropy,
             console,
             _Serving(models),
@@ -380,6 +383,8 @@ def gateway(
         loading,
         keyring,
         limits,
+        usage,
+        used.used,
         metrics,
         running,
         clock,

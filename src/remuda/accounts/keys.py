@@ -133,6 +133,16 @@ class KeyRing:
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         task_status.started()
+        try:
+            await self._keep_up()
+        finally:
+            with anyio.move_on_after(limits.STORE_PING_S, shield=True):
+                try:
+                    await self.note_used()
+                except RemudaError as error:
+                    log.warning("use_of_keys_not_noted", reason=error.message)
+
+    async def _keep_up(self) -> None:
         noted_s = self._clock.monotonic()
         while True:
             await anyio.sleep(limits.KEYS_REFRESH_EVERY_S)

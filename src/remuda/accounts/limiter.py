@@ -100,10 +100,13 @@ class KeyLimits:
             state.typical = max(float(answer_tokens), _SLOWLY * state.typical)
 
     def standing(self, key_id: str) -> Sequence[LimitState]:
-        """How the limits of a key stand: of this key's last request, for the headers of its answer."""
+        """How the limits of a key stand that clients are told of: one on requests, and one on tokens."""
         state = self._keys.get(key_id)
+        if state is None:
+            return []
         now = self._now()
-        return [] if state is None else [_standing(share, now) for share in state.shares.values()]
+        told = (_told(state.shares, kinds) for kinds in _TOLD)
+        return [_standing(share, now) for share in told if share is not None]
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         task_status.started()
@@ -244,9 +247,24 @@ def _resets_in_s(share: LimitShare, now: datetime) -> float:
     return max((share.span.ends - now).total_seconds(), 0.0)
 
 
+_TOLD: Final = (  # The first that there is of each, or the longest that is used up.
+    (LimitKind.REQUESTS_PER_MINUTE, LimitKind.CONCURRENT_REQUESTS),
+    (LimitKind.TOKENS_PER_MINUTE, LimitKind.TOKENS_PER_DAY, LimitKind.TOKENS_PER_MONTH),
+)
+
+
+def _told(shares: Mapping[LimitKind, LimitShare], kinds: Sequence[LimitKind]) -> LimitShare | None:
+    chosen = None
+    for kind in kinds:
+        share = shares.get(kind)
+        if share is not None and (chosen is None or not share.remaining):
+            chosen = share
+    return chosen
+
+
 def _standing(share: LimitShare, now: datetime) -> LimitState:
-    in_s = _resets_in_s(share, now)
-    return LimitState(share.kind, share.limit, share.remaining, in_s, now + timedelta(seconds=in_s))
+    ends = now if share.kind is LimitKind.CONCURRENT_REQUESTS else share.span.ends
+    return LimitState(share.kind, share.limit, share.remaining, _resets_in_s(share, now), ends)
 
 
 _PER: Final[Mapping[LimitKind, str]] = {

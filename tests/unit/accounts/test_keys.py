@@ -136,6 +136,17 @@ async def test_which_keys_were_used_is_written_down_once() -> None:
     assert store.used == [frozenset({made.id})]
 
 
+async def test_which_keys_were_used_is_written_down_at_the_end() -> None:
+    store = SlowStore()
+    keys = ring(store)
+    secret, made = await keys.create("ann", KeyScope.INFERENCE)
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(keys.run)
+        keys.holder(secret)
+        tasks.cancel_scope.cancel()
+    assert store.used == [frozenset({made.id})]
+
+
 async def test_this_processes_own_key_is_an_admins_and_is_not_listed() -> None:
     keys = ring(SlowStore())
     holder = keys.holder(keys.local_secret)

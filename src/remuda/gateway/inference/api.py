@@ -111,8 +111,7 @@ class InferenceHandler:
                 settle(self._limits, response)
             ended_s = self._clock.monotonic()
             self._figures.answered(response, ended_s)
-            if response.model:
-                note(self._usage, response)
+            note(self._usage, response)
             self._log.answered(response, ended_s)
             self._decisions.note(decision_of(response, ended_s, self._clock.now()))
 

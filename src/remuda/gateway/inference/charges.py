@@ -37,8 +37,10 @@ def settle(limits: KeyLimits, response: ClientResponse) -> None:
 
 
 def note(usage: UsageCounter, response: ClientResponse) -> None:
-    """Count a request that is over, and named a model."""
+    """Count a request that is over, and named a model: not one that was answered without it."""
     route, tally = response.routing.route, response.tally
+    if not response.model or (route is None and response.status < 400):
+        return
     usage.note(
         response.key_id,
         response.model,

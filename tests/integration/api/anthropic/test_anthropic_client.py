@@ -10,6 +10,7 @@ from anthropic import AsyncAnthropic
 from anthropic.types import Message, MessageParam, TextBlock, ThinkingBlock, ToolParam, ToolUseBlock
 
 from remuda.accounts.keys import KeyScope
+from remuda.accounts.terms import KeyTerms
 from remuda.inference.answers import AnswerSink, Delta, FinishReason, ToolCallDelta, Usage
 from remuda.inference.failures import ContextExceeded, Fault, RequestUnsupported, UpstreamFailed
 from remuda.inference.model import InferenceCall
@@ -367,6 +368,25 @@ async def test_both_ways_to_send_a_key_work_and_have_their_kinds_of_error() -> N
             with pytest.raises(anthropic.PermissionDeniedError) as denied:
                 await ask(somebody)
             assert denied.value.type == "permission_error"
+
+
+async def test_a_keys_limit_is_a_rate_limit() -> None:
+    async with serving(gateway(keys_required=True)) as served:
+        served.upstreams.typed = says(Delta("ok"))
+        secret, _ = await served.keyring.create(
+            "app", KeyScope.INFERENCE, terms=KeyTerms(requests_per_minute=1)
+        )
+        async with client_of(served, secret) as client:
+
+            async def often() -> None:
+                for _ in range(4):
+                    await ask(client)
+
+            with pytest.raises(anthropic.RateLimitError) as refused:
+                await often()
+            assert refused.value.type == "rate_limit_error"
+            assert refused.value.response.headers["anthropic-ratelimit-requests-remaining"] == "0"
+            assert int(refused.value.response.headers["retry-after"]) >= 1
 
 
 async def test_a_prompt_that_is_too_long_is_said_in_the_words_that_clients_know(

@@ -131,3 +131,13 @@ async def test_a_storm_is_let_in_as_far_as_the_limit_goes(served: Gateway) -> No
             tasks.start_soon(one)
     assert 1 <= statuses.count(200) <= 6, "each takes 5 tokens"
     assert statuses.count(200) + statuses.count(429) == 40
+
+
+async def test_what_was_asked_is_counted_for_its_key_and_node(served: Gateway) -> None:
+    key = await key_with(served, KeyTerms())
+    await ask(served, key)
+    await ask(served, key, "ollama", messages=[])  # Only has the model loaded.
+    await served.usage.write()
+    [(place, used)] = served.used.items()
+    assert (place.model, place.node) == ("m", "gpu-1")
+    assert (used.requests, used.failed, used.prompt_tokens, used.completion_tokens) == (1, 0, 3, 2)

@@ -9,6 +9,7 @@ from openai import AsyncOpenAI
 from pydantic import BaseModel
 
 from remuda.accounts.keys import KeyScope
+from remuda.accounts.terms import KeyTerms
 from remuda.core.errors import Invalid
 from remuda.inference.answers import ByteSink
 from remuda.inference.failures import Fault, UpstreamFailed
@@ -192,6 +193,24 @@ async def test_keys_have_their_kinds_of_error() -> None:
                 await ask(nobody)
             with pytest.raises(openai.PermissionDeniedError):
                 await ask(somebody)
+
+
+async def test_a_keys_limit_is_a_rate_limit_that_says_when_to_come_back() -> None:
+    async with serving(gateway(keys_required=True)) as served:
+        secret, _ = await served.keyring.create(
+            "app", KeyScope.INFERENCE, terms=KeyTerms(tokens_per_day=10, requests_per_minute=1000)
+        )
+        async with client_of(served, secret) as client:
+
+            async def often() -> None:
+                for _ in range(4):
+                    await ask(client)
+
+            with pytest.raises(openai.RateLimitError) as refused:
+                await often()
+            assert (refused.value.code, refused.value.type) == ("insufficient_quota", "insufficient_quota")
+            assert refused.value.response.headers["x-ratelimit-limit-tokens"] == "10"
+            assert refused.value.response.headers["x-should-retry"] == "false"
 
 
 async def test_a_full_queue_is_a_rate_limit() -> None:
