@@ -1,20 +1,16 @@
 """A gateway for inference on a real socket, with replicas that do what a test tells them."""
 
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from types import MappingProxyType
 from typing import cast
 
 import anyio
 from pydantic import SecretStr
 
-from remuda.accounts.budgets import HeldAmount, Lease, LeaseClaim, LimitKind, LimitSpan, lease
 from remuda.accounts.keys import ApiKey, KeyRing
-from remuda.accounts.limiter import KeyLimits
-from remuda.accounts.usage import KeyUsage, UsageCounter, UsagePlace, UsageQuery, UsageRow
 from remuda.core.clock import SystemClock
 from remuda.core.entropy import SystemEntropy
 from remuda.core.errors import NoCapacity
@@ -55,6 +51,7 @@ from remuda.upstreams.http.openai_decoder import (
     vector_of,
     whole_text,
 )
+from tests.support.metering import metering_in_memory
 
 Script = Callable[[InferenceCall, ByteSink], Awaitable[None]]  # Answers in OpenAI's bytes.
 TypedScript = Callable[[InferenceCall, AnswerSink], Awaitable[None]]  # Answers what is not relayed.
@@ -237,36 +234,6 @@ class KeysInMemory:
         return self._held.pop(key_id)
 
 
-class LeasesInMemory:
-    """Implements accounts.limiter.LeaseStore, by the system's clock."""
-
-    def __init__(self) -> None:
-        self._held: dict[tuple[str, LimitKind, LimitSpan], dict[str, HeldAmount]] = {}
-
-    async def claim(self, holder: str, claims: Sequence[LeaseClaim]) -> tuple[Sequence[Lease], datetime]:
-        now, leases = SystemClock().now(), []
-        for claim in claims:
-            held = self._held.setdefault((claim.key, claim.kind, claim.span), {})
-            others = [one for name, one in held.items() if name != holder]
-            leases.append(lease(claim, others, now))
-            held[holder] = HeldAmount(leases[-1].amount, now)
-        return leases, now
-
-
-class UsageInMemory:
-    """Implements accounts.usage.UsageStore; all in one row."""
-
-    def __init__(self) -> None:
-        self.used: dict[UsagePlace, KeyUsage] = {}
-
-    async def add(self, writer: str, batch: int, used: Mapping[UsagePlace, KeyUsage]) -> None:
-        for place, one in used.items():
-            self.used.setdefault(place, KeyUsage()).add(one)
-
-    async def rows(self, query: UsageQuery) -> Sequence[UsageRow]:
-        return [UsageRow(one, key=place.key, model=place.model) for place, one in self.used.items()]
-
-
 class ForwardClock(SystemClock):
     """The system's clock, which can be put forward."""
 
@@ -302,9 +269,7 @@ class Gateway:
     upstreams: ScriptedUpstreams
     loading: ScriptedLoading
     keyring: KeyRing
-    limits: KeyLimits
-    usage: UsageCounter
-    used: Mapping[UsagePlace, KeyUsage]
+    metering: Metering
     metrics: Metrics
     running: Running
     clock: ForwardClock
@@ -339,15 +304,8 @@ def gateway(
     tables.replace(table(model("m", route_to("m"))))
     metrics, keyring, running = Metrics("test"), KeyRing(KeysInMemory(), clock, entropy), Running(grace_s)
     figures = InferenceFigures(metrics.registry, tables, ledger)
-    dispatcher = RequestDispatcher(
-        tables,
-        ledger,
-        upstreams,
-        loading,
-        clock,
-        waits or WaitLimits(),
-        figures=figures,
-    )
+    limits = waits or WaitLimits()
+    dispatcher = RequestDispatcher(tables, ledger, upstreams, loading, clock, limits, figures=figures)
     inference = Inference(
         dispatcher,
         tables,
@@ -359,32 +317,18 @@ def gateway(
         responses=responses,
         links=links or LinkFetcher(),
     )
-    used = UsageInMemory()
-    usage = UsageCounter(used, clock, "gateway")
-    limits = KeyLimits(LeasesInMemory(), clock, "gateway", keyring.listed)
     access = Access(SecretStr("token"), keys_required, frozenset({"127.0.0.1", "localhost"}))
     console, models = _Console(Sessions("", keyring, clock)), ScriptedModels()
-    services = cast(
-        Services,
-        _Few(
-            access,
-            keyring,
-            Metering(limits, usage, used),
-            entropy,
-            console,
-            _Serving(models),
-        ),
-    )
-    door = inference_routes(_nothing_here, services, inference, clock)
+    metering = metering_in_memory(keyring, clock)
+    few = _Few(access, keyring, metering, entropy, console, _Serving(models))
+    door = inference_routes(_nothing_here, cast(Services, few), inference, clock)
     return Gateway(
         tables,
         ledger,
         upstreams,
         loading,
         keyring,
-        limits,
-        usage,
-        used.used,
+        metering,
         metrics,
         running,
         clock,
@@ -431,7 +375,7 @@ async def serving(served: Gateway) -> AsyncIterator[Gateway]:
     """The gateway on a free port of loopback."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         async with anyio.create_task_group() as tasks:
-            await tasks.start(served.limits.run)
+            await tasks.start(served.metering.limits.run)
             await tasks.start(serve, served.door, listener)
             yield replace(served, port=listener.getsockname()[1])
             tasks.cancel_scope.cancel()

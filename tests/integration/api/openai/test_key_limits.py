@@ -10,6 +10,7 @@ import pytest
 
 from remuda.accounts.keys import KeyScope
 from remuda.accounts.terms import KeyTerms
+from remuda.accounts.usage import KeyUsage, UsageQuery
 from remuda.core.clock import SystemClock
 from remuda.inference.answers import ByteSink
 from remuda.inference.model import InferenceCall
@@ -137,7 +138,8 @@ async def test_what_was_asked_is_counted_for_its_key_and_node(served: Gateway) -
     key = await key_with(served, KeyTerms())
     await ask(served, key)
     await ask(served, key, "ollama", messages=[])  # Only has the model loaded.
-    await served.usage.write()
-    [(place, used)] = served.used.items()
-    assert (place.model, place.node) == ("m", "gpu-1")
-    assert (used.requests, used.failed, used.prompt_tokens, used.completion_tokens) == (1, 0, 3, 2)
+    await served.metering.usage.write()
+    today = SystemClock().now().date()
+    [row] = await served.metering.used.rows(UsageQuery(today, today, ()))
+    assert (row.model, row.node) == ("m", "gpu-1")
+    assert row.usage == KeyUsage(1, 0, 3, 2)
