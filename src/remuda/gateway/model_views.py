@@ -13,6 +13,7 @@ from remuda.fleet.health import Reachability, Standing
 from remuda.gateway.services import Services, Serving
 from remuda.models.config import ArtifactSource
 from remuda.models.memory import MemoryUse, known_context
+from remuda.models.model_folder import FOLDER_CONFIGS
 from remuda.router.loading import LoadStatus
 from remuda.scheduler.catalogue import Catalogued
 from remuda.scheduler.model import (
@@ -188,6 +189,17 @@ def nodes_by_file(serving: Serving, standings: Sequence[Standing]) -> Mapping[st
     return where
 
 
+def nodes_having(model: Catalogued, where: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
+    """Names of the nodes that have all files of a model: those of its manifest, or else the file or folder
+    that its configuration names. `where` is as above."""
+    file, manifest = model.config.file.rstrip("/"), model.stored.manifest
+    if manifest is None or not manifest.files:
+        named = (file, *(f"{file}/{name}" for name in FOLDER_CONFIGS))
+        return tuple(next((where[path] for path in named if path in where), ()))
+    first, *others = [where.get(one.path, ()) for one in manifest.files]
+    return tuple(name for name in first if all(name in names for names in others))
+
+
 def model_item(
     model: Catalogued,
     replicas: Sequence[ReplicaView],
@@ -211,7 +223,7 @@ def model_item(
         estimated=bool(need.memory_bytes),
         context_size=known_context(config, model.weights.header),
         pinned=config.pinned,
-        nodes_with_files=tuple(with_files.get(config.file, ())),
+        nodes_with_files=nodes_having(model, with_files),
         on_frontend=model.here or model.stored.kept_by is not None,
         replicas=own,
         problem="" if own else problem.text,
@@ -225,7 +237,7 @@ def model_item(
 def _installed_from(stored: StoredModel) -> dict[str, object]:
     """Where its bytes came from, of a model that was installed."""
     manifest = stored.manifest
-    if manifest is None:
+    if manifest is None or not manifest.files:
         return {}
     files = tuple(ModelFileView(path=one.path, sha256=one.sha256) for one in manifest.files)
     return {

@@ -16,7 +16,7 @@ from remuda.model_installs.naming import folder_of
 from remuda.models.config import ModelConfig, Parameters, Template
 from remuda.models.gguf import parts_of, read_header
 from remuda.models.gguf_file import describe_gguf, open_gguf
-from remuda.models.model_folder import TEXT_BACKENDS, folder_backends, folder_purpose
+from remuda.models.model_folder import FOLDER_CONFIGS, TEXT_BACKENDS, folder_backends, folder_purpose
 from remuda.models.reading import read_model, write_model
 from remuda.models.templates import check_ollamas
 
@@ -25,7 +25,6 @@ _CONFIGURATIONS: Final = (".yaml", ".yml")
 _PROJECTOR: Final = "mmproj"
 _ADAPTER: Final = "adapter"
 _DRAFT: Final = "draft"
-_FOLDER_CONFIGS: Final = frozenset({"config.json", "model_index.json"})
 _NO_HINTS: Final = ModelHints()
 # Ollama's names of parameters, and ours.
 _SAMPLING: Final = {
@@ -176,7 +175,7 @@ def _look(arrival: Arrival, path: str) -> _Found:
 def _of_folder(arrival: Arrival) -> ModelConfig:
     """A model that is a folder: its weights are in safetensors, and a server reads all of it."""
     own = [path for path in arrival.paths if arrival.roles.get(path) != COMPANION]
-    tops = {path.rpartition("/")[0] for path in own if PurePosixPath(path).name in _FOLDER_CONFIGS}
+    tops = {path.rpartition("/")[0] for path in own if PurePosixPath(path).name in FOLDER_CONFIGS}
     if not tops or not any(path.endswith(".safetensors") for path in arrival.paths):
         shown = ", ".join(PurePosixPath(path).name for path in sorted(arrival.paths)[:5])
         if all(path.lower().endswith(_CONFIGURATIONS) for path in own):

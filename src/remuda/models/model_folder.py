@@ -25,6 +25,7 @@ TEXT_BACKENDS: Final = ("vllm", "sglang", "transformers", "mlx")  # Which serve 
 IMAGE_BACKENDS: Final = ("diffusers",)
 _CONFIG: Final = "config.json"
 _PIPELINE: Final = "model_index.json"  # Of a model that makes images, whose parts have a folder each.
+FOLDER_CONFIGS: Final = (_CONFIG, _PIPELINE)  # By one of which a folder is known to be a model.
 _SENTENCES: Final = "modules.json"  # Of a model made for sentence-transformers.
 _INDEX: Final = "model.safetensors.index.json"
 _LENGTH: Final = struct.Struct("<Q")

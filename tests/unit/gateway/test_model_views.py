@@ -9,10 +9,13 @@ import pytest
 from remuda.core.ids import BootId, NodeId, ReplicaKey
 from remuda.fleet.health import NodeStatus, Reachability
 from remuda.fleet.model import StoredBusTrouble
-from remuda.gateway.model_views import counted, model_status, replica_view
+from remuda.gateway.model_views import counted, model_status, nodes_having, replica_view
 from remuda.gateway.services import Serving
+from remuda.models.files import ManifestFile, make_manifest
+from remuda.models.reading import read_model
 from remuda.ops.model import OpId
-from remuda.scheduler.model import Replica, ReplicaState
+from remuda.scheduler.catalogue import Catalogued
+from remuda.scheduler.model import ADDED, Replica, ReplicaState, StoredModel
 from remuda.wire.nodes import NodeFacts, NodeView
 from remuda.wire.serving import BackendState, ReplicaView
 from tests.support.nodes import NOON
@@ -141,3 +144,33 @@ def test_replica_of_a_node_that_is_cut_off_from_the_bus_stays_and_is_not_confirm
 
 def test_model_whose_only_replica_is_unreachable_is_not_busy() -> None:
     assert model_status([shown(90)]).state is BackendState.UNINITIALIZED
+
+
+def configured(file: str, *manifest: str) -> Catalogued:
+    config = read_model(f"name: m\nbackend: vllm\nparameters: {{model: {file}}}\n")
+    files = tuple(ManifestFile(path=path, size=1, sha256="0" * 64) for path in manifest)
+    stored = StoredModel("m", "", "r", ADDED, manifest=make_manifest(files) if files else None)
+    return Catalogued(stored, config)
+
+
+@pytest.mark.parametrize(
+    ("model", "having"),
+    [
+        (configured("q.gguf"), ("attic",)),
+        (configured("bert"), ("attic", "cellar")),
+        (configured("bert/"), ("attic", "cellar")),
+        (configured("bert", "bert/config.json", "bert/model.safetensors"), ("cellar",)),
+        (configured("q.gguf", "q.gguf", "eyes.gguf"), ()),
+        (configured("nowhere"), ()),
+    ],
+)
+def test_nodes_have_a_model_when_they_have_its_file_or_folder_or_all_that_was_installed(
+    model: Catalogued, having: tuple[str, ...]
+) -> None:
+    where = {
+        "q.gguf": ["attic"],
+        "eyes.gguf": ["cellar"],
+        "bert/config.json": ["attic", "cellar"],
+        "bert/model.safetensors": ["cellar"],
+    }
+    assert nodes_having(model, where) == having
