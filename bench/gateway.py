@@ -28,7 +28,16 @@ import uvloop
 from bench import gateway_targets as targets
 from bench.gateway_figures import DIRECT, NGINX, Figures, document, table
 from bench.gateway_frontend import frontend
-from bench.gateway_load import FLOW_LIMIT_S, Reader, ask_many, with_streams
+from bench.gateway_load import (
+    ANTHROPIC,
+    FLOW_LIMIT_S,
+    OLLAMA,
+    RESPONSES,
+    Api,
+    Reader,
+    ask_many,
+    with_streams,
+)
 from bench.gateway_targets import Running, Target
 from bench.mock_upstreams import HOLD, MODEL, TOKENS_PER_S
 
@@ -74,15 +83,15 @@ class Job:
     json: bool
 
 
-def body(*, stream: bool = False, max_tokens: int = 64) -> bytes:
+def body(api: Api, *, stream: bool = False, max_tokens: int = 64) -> bytes:
     messages = [{"role": "system", "content": PROMPT}, {"role": "user", "content": "Which one?"}]
-    asked = {
-        "model": MODEL,
-        "messages": messages,
-        "temperature": 0.7,
-        "max_tokens": max_tokens,
-        "stream": stream,
-    }
+    asked: dict[str, object] = {"model": MODEL, "stream": stream}
+    if api is OLLAMA:
+        asked |= {"messages": messages, "options": {"temperature": 0.7, "num_predict": max_tokens}}
+    elif api is RESPONSES:
+        asked |= {"input": messages, "temperature": 0.7, "max_output_tokens": max_tokens, "store": False}
+    else:
+        asked |= {"messages": messages, "temperature": 0.7, "max_tokens": max_tokens}
     return json.dumps(asked).encode()
 
 
@@ -95,14 +104,14 @@ async def _measure(running: Running, effort: Effort) -> Figures:
     """In this order: what is measured later finds a gateway that has worked."""
     seen = Figures(0, 0, rest_mb=running.memory_bytes() / MB, rest_rss_mb=running.resident_bytes() / MB)
     seen = await _at_rest(running, seen, effort)
-    await ask_many(running.place, body(), AT_ONCE, effort.warm_up)
-    one_by_one = await ask_many(running.place, body(), 1, effort.one_by_one)
+    await ask_many(running.place, body(running.place.api), AT_ONCE, effort.warm_up)
+    one_by_one = await ask_many(running.place, body(running.place.api), 1, effort.one_by_one)
     centiles = [value * US for value in statistics.quantiles(one_by_one, n=100)]
     if running.process is None:
         return Figures(centiles[49], centiles[98])
     seen = replace(seen, p50_us=centiles[49], p99_us=centiles[98])
     before_s = running.cpu_s()
-    answered = await ask_many(running.place, body(), AT_ONCE, effort.requests // AT_ONCE)
+    answered = await ask_many(running.place, body(running.place.api), AT_ONCE, effort.requests // AT_ONCE)
     seen = replace(seen, request_us=(running.cpu_s() - before_s) / len(answered) * US)
     if seen.request_us > SLOW_US:  # So many streams would take several cores, and leave nothing to measure.
         effort = replace(effort, streams=effort.streams // FEWER, idle_streams=effort.idle_streams // FEWER)
@@ -133,7 +142,9 @@ async def _token_us(running: Running, effort: Effort) -> float:
         tokens = sum(reader.tokens for reader in readers) - before
         costs_us.append((running.cpu_s() - before_s) / tokens * US)
 
-    asked = body(stream=True, max_tokens=int((effort.seconds + 2 * FLOW_LIMIT_S) * TOKENS_PER_S))
+    asked = body(
+        running.place.api, stream=True, max_tokens=int((effort.seconds + 2 * FLOW_LIMIT_S) * TOKENS_PER_S)
+    )
     await with_streams(running.place, asked, effort.streams, count)
     return costs_us[0]
 
@@ -145,7 +156,9 @@ async def _stream_kb(running: Running, effort: Effort) -> float:
     async def weigh(readers: list[Reader]) -> None:
         grown.append((running.memory_bytes() - empty) / len(readers))
 
-    await with_streams(running.place, body(stream=True, max_tokens=HOLD), effort.idle_streams, weigh)
+    await with_streams(
+        running.place, body(running.place.api, stream=True, max_tokens=HOLD), effort.idle_streams, weigh
+    )
     return grown[0] / KB
 
 
@@ -194,6 +207,9 @@ def _gateways(litellm: str | None, vllm_router: str | None) -> dict[str, tuple[s
         "remuda-http": ("http", frontend("http")),
         "remuda-grpc": ("grpc", frontend("grpc")),
         LIMITED: ("http", frontend("http", limited=True)),
+        "remuda-grpc-anthropic": ("grpc", frontend("grpc", api=ANTHROPIC)),
+        "remuda-grpc-ollama": ("grpc", frontend("grpc", api=OLLAMA)),
+        "remuda-grpc-responses": ("grpc", frontend("grpc", api=RESPONSES)),
     }
     if litellm is not None:
         found["litellm"] = ("http", targets.litellm(litellm))

@@ -12,7 +12,7 @@ import psutil
 from tests.support.processes import START_S, TOKEN, Frontend, Ranch, ranch
 from tests.support.waiting import wait_until_blocking
 
-from bench.gateway_load import HOST, Place
+from bench.gateway_load import HOST, OPENAI, Api, Place
 from bench.gateway_targets import GATEWAY_CORE, Running, Target, pin
 from bench.gateway_worker import BACKEND
 from bench.mock_upstreams import MODEL
@@ -27,8 +27,9 @@ _LIMITS: Final = {
 }
 
 
-def frontend(protocol: str, *, limited: bool = False) -> Target:
-    """With a replica that speaks `http` or `grpc`, and a key that may be held to limits. It reaches none."""
+def frontend(protocol: str, *, limited: bool = False, api: Api = OPENAI) -> Target:
+    """With a replica that speaks `http` or `grpc`, and a key that may be held to limits. It reaches none.
+    `api`: in which it is asked."""
 
     @contextmanager
     def target(upstream_port: int) -> Iterator[Running]:
@@ -39,7 +40,7 @@ def frontend(protocol: str, *, limited: bool = False) -> Target:
             pin(process, GATEWAY_CORE)  # But not its nats-server, which stays with the others.
             _join(place, started, f"{HOST}:{upstream_port}", protocol)
             _load(started)
-            yield Running(Place(_port(started), _key(started, limited)), process, bus)
+            yield Running(Place(_port(started), _key(started, limited), api), process, bus)
 
     return target
 

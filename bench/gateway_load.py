@@ -14,15 +14,30 @@ ASKING_S = 15.0  # So that a slow gateway does not take an hour.
 
 
 @dataclass(frozen=True, slots=True)
+class Api:
+    """Where an API takes chats, and what each of a stream's events has."""
+
+    path: str
+    mark: bytes = b"data: {"
+
+
+OPENAI = Api("/v1/chat/completions")
+RESPONSES = Api("/v1/responses")
+ANTHROPIC = Api("/v1/messages")
+OLLAMA = Api("/api/chat", b'{"model"')
+
+
+@dataclass(frozen=True, slots=True)
 class Place:
     """Where requests go, and what is asked there."""
 
     port: int
     key: str = ""
+    api: Api = OPENAI
 
     def request(self, body: bytes) -> bytes:
         head = (
-            "POST /v1/chat/completions HTTP/1.1",
+            f"POST {self.api.path} HTTP/1.1",
             f"Host: {HOST}:{self.port}",
             f"Authorization: Bearer {self.key}",
             "Content-Type: application/json",
@@ -84,12 +99,13 @@ class Asker(_Client):
 class Reader(_Client):
     """One stream, whose tokens it counts."""
 
-    def __init__(self, request: bytes) -> None:
+    def __init__(self, request: bytes, mark: bytes) -> None:
         super().__init__(request)
+        self._mark = mark
         self.tokens = 0
 
     def on_body(self, body: bytes) -> None:
-        self.tokens += body.count(b"data: {")
+        self.tokens += body.count(self._mark)
 
 
 async def ask_many(place: Place, body: bytes, at_once: int, each: int) -> list[float]:
@@ -120,7 +136,9 @@ async def with_streams(
     readers: list[Reader] = []
     try:
         for _ in range(count):
-            _, reader = await loop.create_connection(lambda: Reader(request), HOST, place.port)
+            _, reader = await loop.create_connection(
+                lambda: Reader(request, place.api.mark), HOST, place.port
+            )
             readers.append(reader)
             reader.ask()
             await asyncio.sleep(1 / OPENED_PER_S)

@@ -196,17 +196,28 @@ def openai_json(request: Struct) -> bytes:
     return json.encode(_present(request))
 
 
+_SCALARS: Final = frozenset({str, int, float, bool})
+
+
 def _present(value: object) -> object:
+    """Most members are absent or plain, and each request has dozens: those are told apart first."""
     if isinstance(value, list):
         return [_present(item) for item in value]
     if not isinstance(value, Struct):
         return value
-    names = value.__struct_fields__
+    written: dict[str, object] = {}
+    for name in value.__struct_fields__:
+        member = getattr(value, name)
+        if member is None or member is NULL:
+            continue
+        if type(member) in _SCALARS:
+            written[name] = member
+        elif not _is_null(member):
+            written[name] = _present(member)
     if isinstance(value, Part) and value.type != "text":
-        names = tuple(name for name in names if name != "text")
-    members = ((name, getattr(value, name)) for name in names)
-    return {name: _present(member) for name, member in members if not _is_null(member)}
+        del written["text"]
+    return written
 
 
 def _is_null(member: object) -> bool:
-    return member is None or (isinstance(member, Raw) and len(member) == len(NULL) and member == NULL)
+    return isinstance(member, Raw) and len(member) == len(NULL) and member == NULL

@@ -191,3 +191,4 @@ async def test_a_stream_that_is_abandoned_at_any_event_stops_the_replica(
     with anyio.fail_after(20):
         await stopped.wait()
     await still_well(served)
+    assert told.is_set()
