@@ -130,13 +130,15 @@ class KeyLimits:
         now = self._now()
         for share in self._shares():
             share.at(now)
-        due = [share for share in self._shares() if share.due(now)][: limits.KEY_CLAIMS_AT_ONCE_MAX]
-        if due:
-            await self._exchange(due)
+        due = [share for share in self._shares() if share.due(now)]
+        for start in range(0, len(due), limits.KEY_CLAIMS_AT_ONCE_MAX):
+            if not await self._exchange(due[start : start + limits.KEY_CLAIMS_AT_ONCE_MAX]):
+                break
         answered, self._answered = self._answered, anyio.Event()
         answered.set()
 
-    async def _exchange(self, due: Sequence[LimitShare]) -> None:
+    async def _exchange(self, due: Sequence[LimitShare]) -> bool:
+        """Whether the store has answered."""
         try:
             with anyio.fail_after(limits.STORE_PING_S):
                 leases, now = await self._store.claim(self._holder, [share.claim() for share in due])
@@ -145,11 +147,12 @@ class KeyLimits:
             if self._clock.monotonic() - self._answered_s >= _AWAY_S:
                 for share in self._shares():
                     share.store_away()
-            return
+            return False
         self._answered_s = self._clock.monotonic()
         self._ahead = now - self._clock.now()
         for share, lease in zip(due, leases, strict=True):
             share.leased(lease, now)
+        return True
 
     async def _release(self) -> None:
         claims = [share.release() for share in self._shares()]

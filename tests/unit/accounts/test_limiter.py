@@ -13,6 +13,7 @@ from remuda.accounts.keys import ApiKey, KeyScope, mint
 from remuda.accounts.limit_state import LimitReached, QuotaUsedUp
 from remuda.accounts.limiter import KeyLimits
 from remuda.accounts.terms import KeyTerms
+from remuda.core import limits as core_limits
 from remuda.core.entropy import SeededEntropy
 from remuda.core.errors import StoreUnusable, Unavailable
 from tests.support.clocks import HandClock
@@ -199,3 +200,14 @@ async def test_a_store_that_is_late_is_said_to_be(rig: Rig) -> None:
         rig.clock.advance(timedelta(seconds=2))
         await limits.exchange()
     assert "did not say in time" in refusals[0].message
+
+
+async def test_however_many_keys_there_are_all_get_their_turn(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(core_limits, "KEY_CLAIMS_AT_ONCE_MAX", 2)
+    keys = [rig.key(KeyTerms(requests_per_minute=5)) for _ in range(7)]
+    async with rig.frontend() as limits, anyio.create_task_group() as tasks:
+        for key in keys:
+            tasks.start_soon(limits.admit, key, 0, 0)
+    assert len(rig.store.held) == 7
