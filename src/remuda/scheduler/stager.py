@@ -42,6 +42,7 @@ from remuda.scheduler.staging import (
     givers,
     origin_name,
     pushable,
+    to_check,
 )
 from remuda.scheduler.staging_broadcasts import StagingBroadcasts
 from remuda.scheduler.worker_calls import Installing
@@ -131,12 +132,7 @@ class Stager:
         found = files_on(files, view.report)
         # What seems to be there is verified, too: of another file with this name and size nothing else tells.
         # In a folder that all share it is the same file.
-        # What nodes alone have, and none has read, is each node's own.
-        wanted = [
-            file
-            for file in files
-            if file in found.lacking or not (file.is_unread or (self._deps.shared and not file.sha256))
-        ]
+        wanted = to_check(files, found.lacking, shared=self._deps.shared)
         if found.differs:
             raise StagingFailed(f"{step.node_name}: {found.differs}")
         await self._make_room(step, model, found.lacking, view.report)

@@ -59,6 +59,17 @@ def files_on(files: Sequence[NeededFile], report: Report) -> NodeFiles:
     return NodeFiles(tuple(lacking))
 
 
+def to_check(files: Sequence[NeededFile], lacking: Sequence[NeededFile], *, shared: bool) -> list[NeededFile]:
+    """What a node lacks, and what it has and is to compare. What none has read is each node's own, unless
+    others of the same model come from elsewhere: no two models may be mixed. In a folder that all share, a
+    file of a name is the same one."""
+
+    def compared(file: NeededFile) -> bool:
+        return bool(lacking) if file.is_unread else bool(file.sha256) or not shared
+
+    return [file for file in files if file in lacking or compared(file)]
+
+
 def _is_outdated(known: ModelFile, file: NeededFile) -> bool:
     """Whether its worker has fetched another file of that name, and will replace it."""
     return known.brought and not _is_same(known, file)

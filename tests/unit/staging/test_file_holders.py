@@ -29,6 +29,7 @@ from remuda.scheduler.staging import (
     began_of,
     copy_plan,
     givers,
+    to_check,
     told_by_nodes,
 )
 from remuda.wire import subjects
@@ -251,6 +252,15 @@ def test_file_that_no_worker_has_read_is_copied_to_nodes_that_have_none_of_its_n
     assert copy_plan(files, b, [a, b, c]) == CopyPlan(7, "a")
     assert copy_plan(files, a, [a, b, c]) == NOTHING_TO_COPY
     assert copy_plan(files, c, [a, b, c]) == NOTHING_TO_COPY, "the file there is its own"
+
+
+def test_unread_files_of_a_node_are_compared_where_others_of_their_model_come_from_elsewhere() -> None:
+    one, two = NeededFile("bert/config.json", 7, here=False), NeededFile("bert/x.safetensors", 7, here=False)
+    assert to_check([one, two], [], shared=False) == []
+    assert to_check([one, two], [two], shared=False) == [one, two]
+    known, own = replace(one, sha256=SHA256), replace(two, here=True)
+    assert to_check([known, own], [], shared=False) == [known, own]
+    assert to_check([known, own], [], shared=True) == [known]
 
 
 def test_parts_folders_and_companions_of_a_model_on_a_node_belong_to_it() -> None:
