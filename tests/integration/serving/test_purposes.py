@@ -1,5 +1,6 @@
 """Models are installed by their source alone, and can be asked for what their files say."""
 
+import base64
 import math
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,10 +8,11 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.support.models import WIDTH, minilm, tiny_embedder, tiny_reranker
+from tests.support.models import WIDTH, minilm, tiny_embedder, tiny_model, tiny_reranker
 from tests.support.plain_http import PLAIN
 from tests.support.processes import Frontend, ranch
 from tests.support.waiting import wait_until_blocking
+from tests.support.wav_files import wav_file
 
 LOAD_S = 120
 
@@ -55,6 +57,49 @@ def test_a_reranker_ranks(up: Frontend) -> None:
 
     assert answer.status_code == 200, answer.text
     assert {one["index"] for one in answer.json()["results"]} == {0, 1}
+    again = ask(up, "/v2/rerank", model="ranks", query="the house", documents=["a river", "bread"], top_n=1)
+    assert again.status_code == 200, again.text
+    (best,) = again.json()["results"]
+    assert best == {name: answer.json()["results"][0][name] for name in ("index", "relevance_score")}
+
+
+HOUSE = [{"role": "user", "content": "the house"}]
+PICTURE = base64.b64encode(b"\x89PNG\r\n\x1a\n" + bytes(200)).decode()
+PIXEL = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{PICTURE}"}}
+HEARD = base64.b64encode(wav_file(bytes(400))).decode()
+SOUND = {"type": "input_audio", "input_audio": {"data": HEARD, "format": "wav"}}
+
+
+def test_a_chat_has_what_was_asked_for_with_it(up: Frontend) -> None:
+    assert install(up, tiny_model(), "talks") == ["chat", "completion"]
+    wanted = {"n": 2, "seed": 7, "logprobs": True, "top_logprobs": 2, "max_tokens": 4, "temperature": 1}
+    first, second = (
+        ask(
+            up, "/v1/chat/completions", model="talks", messages=HOUSE, reasoning_effort="low", **wanted
+        ).json()
+        for _ in range(2)
+    )
+    assert [choice["message"] for choice in first["choices"]] == [
+        choice["message"] for choice in second["choices"]
+    ]
+    for choice in first["choices"]:
+        tokens = choice["logprobs"]["content"]
+        assert 1 <= len(tokens) <= 4
+        assert all(len(token["top_logprobs"]) == 2 for token in tokens)
+    for part in (PIXEL, SOUND):
+        shown = [{"role": "user", "content": [part]}]
+        refused = ask(up, "/v1/chat/completions", model="talks", messages=shown)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (400, "unsupported_input"), (
+            refused.text
+        )
+
+
+def test_tokens_are_those_of_the_model(up: Frontend) -> None:
+    assert install(up, tiny_model(), "counts") == ["chat", "completion"]
+    text = ask(up, "/v1/tokenize", model="counts", content="the house").json()
+    chat = ask(up, "/v1/tokenize", model="counts", messages=HOUSE).json()
+    assert text["count"] == len(text["tokens"]) > 0
+    assert chat["count"] > text["count"]
 
 
 @pytest.mark.long

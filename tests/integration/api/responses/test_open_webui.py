@@ -1,5 +1,5 @@
-"""What Open WebUI 0.12 asks of a connection, written down from its wheel (its routers for OpenAI and Ollama, and
-what it retrieves documents with) and asked again here: it reads each answer."""
+"""What Open WebUI 0.12 asks of a connection, written down from its wheel (its routers for OpenAI and Ollama,
+and what it retrieves documents with) and asked again here: it reads each answer."""
 
 import json
 from typing import Any
