@@ -13,7 +13,7 @@ import anyio
 import structlog
 from anyio.abc import TaskStatus
 
-from remuda.accounts.budgets import QUOTAS, REQUESTS, Lease, LeaseClaim, LimitKind, LimitSpan, limits_of
+from remuda.accounts.budgets import QUOTAS, Lease, LeaseClaim, LimitKind, LimitSpan, limits_of
 from remuda.accounts.keys import ApiKey
 from remuda.accounts.limit_state import LimitReached, LimitState, QuotaUsedUp
 from remuda.accounts.shares import LimitShare
@@ -56,6 +56,7 @@ class Charge(NamedTuple):
 class _KeyState:
     terms: KeyTerms
     shares: dict[LimitKind, LimitShare]
+    told: Sequence[Sequence[LimitShare]]  # Of those in a list, clients are told of one.
     typical: float = _TYPICAL_TOKENS
     name: str = field(default="", kw_only=True)
 
@@ -93,7 +94,7 @@ class KeyLimits:
         for share, span, set_aside in charge.parts:
             if share.kind is LimitKind.CONCURRENT_REQUESTS:
                 share.settle(span, set_aside, 0)
-            elif share.kind not in REQUESTS:
+            elif not share.of_requests:
                 share.settle(span, set_aside, tokens)
         state = self._keys.get(charge.key)
         if state is not None and charge.open_ended and answer_tokens:
@@ -105,8 +106,7 @@ class KeyLimits:
         if state is None:
             return []
         now = self._now()
-        told = (_told(state.shares, kinds) for kinds in _TOLD)
-        return [_standing(share, now) for share in told if share is not None]
+        return [_standing(_told(shares), now) for shares in state.told]
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         task_status.started()
@@ -192,7 +192,8 @@ class KeyLimits:
             shares[kind] = known.get(kind) or LimitShare(key.id, kind, limit, now)
             shares[kind].limited_to(limit)
         typical = float(_TYPICAL_TOKENS) if before is None else before.typical
-        return _KeyState(key.terms, shares, typical, name=key.name)
+        told = [[shares[kind] for kind in kinds if kind in shares] for kinds in _TOLD]
+        return _KeyState(key.terms, shares, [some for some in told if some], typical, name=key.name)
 
     def _short(self, state: _KeyState, tokens: int) -> list[LimitShare]:
         """Those of which not enough is set aside."""
@@ -235,7 +236,7 @@ class KeyLimits:
 
 
 def _amount(share: LimitShare, tokens: int) -> int:
-    return 1 if share.kind in REQUESTS else tokens
+    return 1 if share.of_requests else tokens
 
 
 def _taken(state: _KeyState, tokens: int) -> tuple[ChargePart, ...]:
@@ -250,19 +251,15 @@ def _resets_in_s(share: LimitShare, now: datetime) -> float:
     return max((share.span.ends - now).total_seconds(), 0.0)
 
 
-_TOLD: Final = (  # The first that there is of each, or the longest that is used up.
+_TOLD: Final = (  # Of each the first that there is, or the longest that is used up.
     (LimitKind.REQUESTS_PER_MINUTE, LimitKind.CONCURRENT_REQUESTS),
     (LimitKind.TOKENS_PER_MINUTE, LimitKind.TOKENS_PER_DAY, LimitKind.TOKENS_PER_MONTH),
 )
 
 
-def _told(shares: Mapping[LimitKind, LimitShare], kinds: Sequence[LimitKind]) -> LimitShare | None:
-    chosen = None
-    for kind in kinds:
-        share = shares.get(kind)
-        if share is not None and (chosen is None or not share.remaining):
-            chosen = share
-    return chosen
+def _told(shares: Sequence[LimitShare]) -> LimitShare:
+    used_up = [share for share in shares if not share.remaining]
+    return used_up[-1] if used_up else shares[0]
 
 
 def _standing(share: LimitShare, now: datetime) -> LimitState:
@@ -282,7 +279,7 @@ def _words(name: str, share: LimitShare, tokens: int) -> str:
     if share.kind is LimitKind.CONCURRENT_REQUESTS:
         return f"the key {name!r} may have {share.limit} requests under way at once, and has them"
     per = _PER[share.kind]
-    if share.kind in REQUESTS:
+    if share.of_requests:
         return f"the key {name!r} may make {share.limit} requests {per}, and has made them"
     cost = share.cost(tokens)
     return (
