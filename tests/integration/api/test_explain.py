@@ -14,7 +14,7 @@ async def test_a_request_that_was_refused_is_explained_with_the_reason(frontend:
     request_id = reply.headers["x-request-id"]
     told = (await frontend.admin.get(f"/api/requests/{request_id}/explanation")).json()
     assert (told["model"], told["status"]) == ("", 404)
-    assert told["error_message"] == reply.json()["error"]["message"]
+    assert told["error_message"] in reply.json()["error"]["message"]
     assert told["frontend"]
 
 
