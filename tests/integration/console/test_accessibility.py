@@ -23,6 +23,8 @@ PAGES = (
     "/models/echo",
     "/models/echo/configuration",
     "/playground",
+    "/servers",
+    "/servers?add=1",
     "/keys?create=1",
     "/settings",
 )
