@@ -7,7 +7,7 @@ Looking is left to a thread: for a large process the kernel walks its page table
 import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 import anyio
@@ -74,6 +74,39 @@ def gpu_memory(hardware: Hardware, nvml: Callable[[], Nvml], alive: Collection[i
     return GpuMemory(taken)
 
 
+@dataclass(frozen=True, slots=True)
+class VramDifference:
+    """What a process takes, by how much more of the GPUs is used since it began: where processes are not told
+    apart, and only while it is the only one that has begun or ended since."""
+
+    instances: frozenset[str] = frozenset()  # At the last look.
+    used: int | None = None  # Of all GPUs, then.
+    alone: str = ""  # The one that began since `base` was seen, and nothing else.
+    base: int = 0
+    found: Mapping[str, int] = field(default_factory=dict)
+
+
+def difference(before: VramDifference, instances: Collection[str], used: int | None) -> VramDifference:
+    """After another look. What was found of an instance stays for as long as it is there."""
+    now = frozenset(instances)
+    alone, base = before.alone, before.base
+    if now != before.instances:
+        begun, ended = now - before.instances, before.instances - now
+        only = len(begun) == 1 and not ended and before.used is not None
+        alone, base = (min(begun), before.used or 0) if only else ("", 0)
+    found = {one: size for one, size in before.found.items() if one in now}
+    if alone and used is not None and used > base:
+        found[alone] = max(found.get(alone, 0), used - base)
+    return VramDifference(now, used, alone, base, found)
+
+
+def used_vram(hardware: Hardware) -> int | None:
+    """None: it is the machine's RAM, or not told."""
+    if not hardware.total_vram or any(gpu.unified or gpu.available_vram is None for gpu in hardware.gpus):
+        return None
+    return hardware.total_vram - hardware.available_vram
+
+
 def ram_of(rollup: str, *, in_vram: bool) -> int:
     """From a process's `smaps_rollup`: its own share of what it shares. Weights that are mapped from a file
     count where the processor works with them; of those that went to a GPU the file is not needed any more."""
@@ -81,9 +114,12 @@ def ram_of(rollup: str, *, in_vram: bool) -> int:
     return figures.get("Pss", 0) - (figures.get("Pss_File", 0) if in_vram else 0)
 
 
-def use_of(pids: Collection[int], gpu: GpuMemory, host: Host) -> ProcessMemory:
-    """Of one instance. UNKNOWN where the machine does not tell all of it."""
+def use_of(pids: Collection[int], gpu: GpuMemory, host: Host, by_difference: int = 0) -> ProcessMemory:
+    """Of one instance. UNKNOWN where the machine does not tell all of it. `by_difference`: its VRAM, where
+    processes are not told apart; 0: not known."""
     vram = gpu.of(pids)
+    if vram is None and by_difference:
+        vram = by_difference
     rollups = [host.read_text(f"/proc/{pid}/smaps_rollup") for pid in pids]
     told = [text for text in rollups if text]
     if vram is None or not told:
@@ -112,6 +148,7 @@ class MemoryMeter:
         self._everyone = everyone
         self._machine: Hardware | None = None
         self._ready: Sequence[ProcessStatus] = ()  # Told to the thread, which must not look at what changes.
+        self._difference = VramDifference()
         self._looks = BoundedLook("memory_use", self._look, _LOOK_S)
 
     def of(self, instance: str) -> ProcessMemory:
@@ -123,16 +160,26 @@ class MemoryMeter:
             await anyio.sleep(EVERY_S)
 
     async def look(self) -> None:
-        self._ready = [one for one in self._replicas() if one.phase is ProcessPhase.READY and one.pid]
+        every = [one for one in self._replicas() if one.pid]
+        self._ready = [one for one in every if one.phase is ProcessPhase.READY]
+        # With a GPU also while nothing is ready: what was used before a process began is seen only then.
+        if not self._ready and self._machine is not None and not self._machine.gpus:
+            return
+        self._machine = await self._hardware.current()
+        instances = {one.instance for one in every}
+        self._difference = difference(self._difference, instances, used_vram(self._machine))
         if self._ready:
-            self._machine = await self._hardware.current()
             await self._looks.refresh()
 
     def _look(self) -> Mapping[str, ProcessMemory]:
         assert self._machine is not None, "the hardware is asked first"
         everyone = self._everyone()
         gpu = gpu_memory(self._machine, self._host.nvml, {one.pid for one in everyone})
-        uses = {one.instance: use_of(_pids(one, everyone), gpu, self._host) for one in self._ready}
+        by_difference = self._difference.found
+        uses = {
+            one.instance: use_of(_pids(one, everyone), gpu, self._host, by_difference.get(one.instance, 0))
+            for one in self._ready
+        }
         return {instance: self.of(instance).most(use) for instance, use in uses.items()}
 
 

@@ -19,9 +19,12 @@ from remuda.worker.processes.memory_use import (
     GpuMemory,
     MemoryMeter,
     ProcessMemory,
+    VramDifference,
+    difference,
     gpu_memory,
     ram_of,
     use_of,
+    used_vram,
 )
 from remuda.worker.processes.model import ProcessPhase, ProcessStatus, Protocol
 from tests.unit.worker.hardware.fixture_host import (
@@ -111,6 +114,53 @@ def test_what_a_process_has_started_counts_as_its_own() -> None:
     files = Files(**{"7": ROLLUP, "8": ROLLUP})
     assert use_of({7, 8}, NO_GPU, files) == ProcessMemory(6 * MIB, 0)
     assert use_of({7, 8}, GpuMemory({8: 5 * MIB + 1}), files) == ProcessMemory(2 * MIB, 6 * MIB)
+
+
+def looks(*seen: tuple[set[str], int | None]) -> dict[str, int]:
+    memory = VramDifference()
+    for instances, used in seen:
+        memory = difference(memory, instances, used)
+    return dict(memory.found)
+
+
+def test_the_only_process_that_has_begun_takes_what_is_used_more() -> None:
+    assert looks((set(), 100), ({"a"}, 100), ({"a"}, 700), ({"a"}, 650)) == {"a": 600}
+    assert looks(({"a"}, 700), ({"a", "b"}, 720), ({"a", "b"}, 1000)) == {"b": 300}
+
+
+@pytest.mark.parametrize(
+    "seen",
+    [
+        pytest.param([(set(), 0), ({"a", "b"}, 0), ({"a", "b"}, 900)], id="two at once"),
+        pytest.param([({"a"}, 500), ({"b"}, 0), ({"b"}, 900)], id="another ended meanwhile"),
+        pytest.param([({"a"}, 900)], id="it was there at the first look"),
+        pytest.param([(set(), None), ({"a"}, 900)], id="what was used before is not known"),
+        pytest.param([(set(), 500), ({"a"}, 300)], id="less is used than before"),
+    ],
+)
+def test_of_several_that_begin_or_end_together_nothing_is_told(
+    seen: list[tuple[set[str], int | None]],
+) -> None:
+    assert looks(*seen) == {}
+
+
+def test_what_was_told_apart_once_stays_while_others_come_and_go() -> None:
+    seen: list[tuple[set[str], int | None]] = [(set(), 0), ({"a"}, 600), ({"a", "b"}, 600), ({"a", "b"}, 900)]
+    assert looks(*seen) == {"a": 600, "b": 300}
+    assert looks(*seen, ({"b"}, 300), ({"b"}, 9000)) == {"b": 300}, "and is not added to by strangers"
+
+
+def test_difference_stands_in_where_processes_are_not_told_apart() -> None:
+    files = Files(**{"7": ROLLUP})
+    assert use_of({7}, UNTOLD, files, 5 * MIB) == ProcessMemory(MIB, 5 * MIB)
+    assert use_of({7}, GpuMemory({7: 2 * MIB}), files, 5 * MIB) == ProcessMemory(MIB, 2 * MIB)
+
+
+def test_used_memory_of_gpus_is_known_where_they_have_their_own() -> None:
+    assert used_vram(MACHINE) == 4 << 30
+    assert used_vram(NO_CARD) is None
+    assert used_vram(replace(MACHINE, gpus=(replace(CARD, unified=True),))) is None
+    assert used_vram(replace(MACHINE, gpus=(replace(CARD, available_vram=None),))) is None
 
 
 def test_a_process_that_may_not_be_looked_at_is_unknown() -> None:
