@@ -144,6 +144,7 @@ def room_settings(
         blobs_unused=settings.depot_unused,
         model_files_budget=settings.model_files_budget,
         niceness=settings.backend_nice,
+        yields_gpu=settings.yield_gpu,
     )
 
 

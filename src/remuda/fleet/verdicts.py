@@ -106,6 +106,11 @@ def why_no_replicas(standing: Standing) -> str:
     return "" if may_take_work(standing.node) and is_up(standing) else standing.reasons[0]
 
 
+def why_no_vram(view: ObservedNode) -> str:
+    """Why nothing is loaded into its GPUs now, and idle models leave them; empty when that is not so."""
+    return "" if view.report is None else view.report.gpu_claimed
+
+
 def takes_requests(standing: Standing) -> bool:
     """Whether the replicas it has are used, though it may have missed a heartbeat."""
     reachable = standing.reachability in (Reachability.UP, Reachability.SILENT)

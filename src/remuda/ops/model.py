@@ -122,6 +122,7 @@ class UnloadCause(StrEnum):
     IDLE = "idle"
     MAKES_ROOM = "makes_room"
     OUTDATED = "outdated"  # Its model's configuration changed.
+    GIVES_WAY = "gives_way"  # To other programs in the GPU.
     MODEL_REMOVED = "model_removed"
     MODEL_RENAMED = "model_renamed"
     UNKNOWN = "unknown"  # Only the release that wrote it knows; this one has its words.
@@ -146,6 +147,8 @@ class UnloadReason:
                 return f"makes room for {self.for_replica}"
             case UnloadCause.OUTDATED:
                 return "its configuration changed"
+            case UnloadCause.GIVES_WAY:
+                return "the owner of its machine uses the GPU"
             case UnloadCause.MODEL_REMOVED:
                 return "its model was removed"
             case UnloadCause.MODEL_RENAMED:

@@ -210,6 +210,7 @@ class NodeOffer:
     labels: Mapping[str, str] = field(default_factory=dict)
     slots: int = 1  # Replicas it may hold.
     slots_raised_by: str = "--max-replicas-per-model on its worker"
+    vram_claimed: str = ""  # Who else uses its GPUs, so that it gives way; empty: nobody.
     vram_total: int = 0  # After its budget; 0: it has none.
     # As reported, less what was set aside for replicas that do not use it yet; negative: too much is in use.
     vram_free: int = 0

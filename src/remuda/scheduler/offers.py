@@ -26,6 +26,7 @@ from remuda.fleet.verdicts import (
     may_take_work,
     why_no_replicas,
     why_no_target,
+    why_no_vram,
 )
 from remuda.gallery.model import GalleryEntry, Reading, galleries_to_json
 from remuda.gallery.resolve import preferred_tokens, uses_gpu
@@ -196,11 +197,7 @@ def _offer(need: Need, view: ObservedNode, rows: Sequence[Replica], fleet: Place
     return NodeOffer(
         node=node.id,
         name=node.name,
-        # Our workers pass requests on through the port that was dialled; LocalAI's backends have their own.
-        unfit=why_no_replicas(view.standing)
-        or view.standing.stopped
-        or ("" if is_localai(node) else unreached)
-        or fleet.unfit(node.id),
+        unfit=_unfit(view.standing, unreached, fleet),
         approved=node.approved,
         unreached=bool(unreached),
         passing=_passing(view.standing, unreached=bool(unreached)),
@@ -218,6 +215,7 @@ def _offer(need: Need, view: ObservedNode, rows: Sequence[Replica], fleet: Place
         labels={key: label.value for key, label in node.labels.items()},
         slots=node.effective_max_replicas + leaving,
         slots_raised_by=_raises_slots(node),
+        vram_claimed=why_no_vram(view),
         vram_total=figures.total_vram if ceiling is None else ceiling,
         vram_free=vram_free,
         ram_total=figures.total_ram,
@@ -239,6 +237,12 @@ def _offer(need: Need, view: ObservedNode, rows: Sequence[Replica], fleet: Place
         measured_in_ram=fleet.memory.of(kind._replace(hardware="")),
         tokens_per_s=_speed(need, node.id, fleet.speeds),
     )
+
+
+def _unfit(standing: Standing, unreached: str, fleet: PlacementFacts) -> str:
+    """Our workers pass requests on through the port that was dialled; LocalAI's backends have their own."""
+    no_requests = "" if is_localai(standing.node) else unreached
+    return why_no_replicas(standing) or standing.stopped or no_requests or fleet.unfit(standing.node.id)
 
 
 def _speed(need: Need, node: NodeId, speeds: RateBook) -> float:

@@ -118,7 +118,14 @@ def _out_of_the_question(need: Need, offer: NodeOffer) -> _Refusal | None:
         file = need.file or f"the files of {need.model}"
         why = _NO_FILE[offer.files_told].format(file=file, folder=folder)
         return _Refusal(why, offer.files_told is FilesTold.NOT_YET, _LACKS_FILE)
-    return _no_disk_for_files(offer) or _no_disk(need, offer)
+    return _claimed(need, offer) or _no_disk_for_files(offer) or _no_disk(need, offer)
+
+
+def _claimed(need: Need, offer: NodeOffer) -> _Refusal | None:
+    """Its owner wants the GPU for something else, which ends some time."""
+    if not offer.vram_claimed or offer.on_cpu or need.on_cpu:
+        return None
+    return _Refusal(offer.vram_claimed, waiting_helps=True, lacks=_LACKS_ROOM)
 
 
 def _copied(offer: NodeOffer) -> str:

@@ -12,7 +12,7 @@ from anyio.abc import TaskStatus
 
 from remuda.core.errors import Conflict, RemudaError
 from remuda.core.ids import NodeId, ReplicaKey
-from remuda.fleet.verdicts import ObservedNode
+from remuda.fleet.verdicts import ObservedNode, why_no_vram
 from remuda.ops.model import Kind, UnloadReason
 from remuda.ops.ports import Live
 from remuda.scheduler.catalogue import ModelCatalogue
@@ -116,6 +116,7 @@ class Upkeep:
             leaving=set() if live is None else _leaving(live),
             usual_keep_alive=self._habits.keep_alive,
             in_flight=self._in_flight,
+            claimed=self._drift.claimed,
         )
 
     async def _forget(self, replica: Replica) -> None:
@@ -165,9 +166,11 @@ class DriftRepair:
         self._models = models
         self._history = history
         self._memory = DriftMemory()
+        self.claimed: frozenset[NodeId] = frozenset()  # As of the last look, those whose GPUs others use.
 
     async def look(self, replicas: Replicas) -> None:
         nodes = {view.standing.node.id: view for view in await self._nodes()}
+        self.claimed = frozenset(node for node, view in nodes.items() if why_no_vram(view))
         if not replicas.rows and not any(view.report and view.report.replicas for view in nodes.values()):
             return
         answers = await self._ask(to_ask(replicas, nodes, self._memory))

@@ -291,6 +291,7 @@ class UpkeepInputs:
     leaving: Collection[tuple[NodeId, ReplicaKey]]
     usual_keep_alive: timedelta
     in_flight: Callable[[ReplicaKey], int]
+    claimed: Collection[NodeId] = ()  # Nodes that give way to other programs in their GPUs.
 
 
 def actions(rows: Iterable[Replica], around: UpkeepInputs) -> list[UpkeepAction]:
@@ -348,9 +349,12 @@ def _action(row: Replica, around: UpkeepInputs, kept: Collection[ReplicaKey]) ->
 def _unwanted(row: Replica, around: UpkeepInputs, kept: Collection[ReplicaKey]) -> UnloadReason | None:
     if why := _outdated(row, around):
         return why
+    config = around.configs.get(row.key.model)
+    pinned = config is not None and config.pinned
+    if row.in_vram and row.node in around.claimed and not pinned and not around.in_flight(row.key):
+        return UnloadReason(UnloadCause.GIVES_WAY)
     if row.key in kept:
         return None
-    config = around.configs.get(row.key.model)
     idle_at = unloads_at(row, config, around.usual_keep_alive)
     if idle_at is not None and idle_at <= around.now and not around.in_flight(row.key):
         return UnloadReason(UnloadCause.IDLE)

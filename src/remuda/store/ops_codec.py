@@ -58,6 +58,7 @@ class StoredReason:
 _TOLD: Final = {
     "nobody asked for it": UnloadCause.IDLE,
     "its configuration changed": UnloadCause.OUTDATED,
+    "the owner of its machine uses the GPU": UnloadCause.GIVES_WAY,
     "its model was removed": UnloadCause.MODEL_REMOVED,
     "the model was removed": UnloadCause.MODEL_REMOVED,
     "its model was renamed": UnloadCause.MODEL_RENAMED,

@@ -315,6 +315,7 @@ class Report(Message):
     fetched_bytes: Annotated[Uint64, OMIT_EMPTY] = 0  # On the disk, of model files that it has fetched.
     model_files_budget: Annotated[str, OMIT_EMPTY] = ""  # The most that these may come to; empty: no limit.
     model_files_partial: Annotated[Many[ArrivedFile], OMIT_EMPTY] = ()  # As of the last look at the disk.
+    gpu_claimed: Annotated[str, OMIT_EMPTY] = ""  # Who else uses its GPUs, to whom it gives way.
     gpus: Annotated[Many[GpuFigures], OMIT_EMPTY] = ()  # Where a process can be given some of several.
 
 
@@ -343,11 +344,8 @@ class BusAddress(Message):
 
 
 class BusTrouble(Message):
-    """Worker to frontend: I am here, but commands cannot reach me by the bus, and why. No sign of health.
-
-    Ours; sent only to frontends that announce it. It counts until a report of this boot with a higher
-    sequence comes.
-    """
+    """Worker to frontend, ours, to one that announces it: I am here, but commands cannot reach me by the bus,
+    and why. No sign of health. It counts until a report of this boot with a higher sequence comes."""
 
     boot_id: str = ""
     sequence: Annotated[int, Field(ge=0, le=2**63 - 1), WHOLE] = 0

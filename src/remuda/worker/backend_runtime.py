@@ -36,6 +36,7 @@ from remuda.worker.launching.environment import scrubbed
 from remuda.worker.launching.starting import Starting
 from remuda.worker.ports import HardwareSource, Hear, Publish
 from remuda.worker.processes.calls import BackendCalls
+from remuda.worker.processes.gpu_sharing import GpuSharing
 from remuda.worker.processes.logs import ProcessLogs
 from remuda.worker.processes.machine import LocalMachine
 from remuda.worker.processes.memory_use import UNKNOWN, MemoryMeter, ProcessMemory
@@ -67,6 +68,7 @@ class RuntimeSettings:
     model_files_budget: str = ""  # For those that this worker fetches.
     timeouts: BackendTimeouts = USUAL
     niceness: int = 0  # Of backends.
+    yields_gpu: bool = False  # To other programs of the machine's owner.
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +121,9 @@ class BackendRuntime:
         self._memory = (
             None if hardware is None else MemoryMeter(self._supervisor.replicas, hardware, SystemHost())
         )
+        self._sharing = (
+            GpuSharing(settings.owner, SystemHost(), clock, changed) if settings.yields_gpu else None
+        )
         environ = scrubbed(settings.environ, settings.secrets, settings.backend_env)
         starting = Starting(environ, settings.tokens, settings.bind, settings.timeouts.start)
         self._files = FileService(settings.models, clock=clock, entropy=entropy, storage=storage)
@@ -161,7 +166,9 @@ class BackendRuntime:
         self._tokens_changed.set()
 
     def report(self) -> Report:
-        return self._commands.report()
+        report = self._commands.report()
+        claimed = "" if self._sharing is None else self._sharing.claimed
+        return report.model_copy(update={"gpu_claimed": claimed}) if claimed else report
 
     @asynccontextmanager
     async def pages(self, why_unready: Callable[[], str]) -> AsyncIterator[App]:
@@ -190,6 +197,8 @@ class BackendRuntime:
             guards.start_soon(self._tidy)
             if self._memory is not None:
                 guards.start_soon(self._memory.run)
+            if self._sharing is not None:
+                guards.start_soon(self._sharing.run)
             await guards.start(self._files.run)
             async with anyio.create_task_group() as services:
                 await services.start(self._supervisor.run)

@@ -243,6 +243,7 @@ WORKER: dict[str, Entry] = {
     "vram_budget": Wired("34%", "Introduction.vram_budget"),
     "model_files_budget": Wired("35%", "RuntimeSettings.model_files_budget"),
     "backend_nice": Wired(7, "RuntimeSettings.niceness"),
+    "yield_gpu": Wired(True, "RuntimeSettings.yields_gpu"),
     "models_path": Wired("{folder}/models", "RuntimeSettings.models"),
     "backends_path": Wired("{folder}/backends", "DepotLayout.backends"),
     "backends_system_path": Wired("{folder}/system", "DepotLayout.system"),

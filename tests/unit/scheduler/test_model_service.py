@@ -247,7 +247,7 @@ async def test_a_model_that_fits_on_no_further_node_is_loaded_already(served: Se
     assert isinstance(loaded, AlreadyLoaded)
     assert loaded.nodes == ("gpu-1",)
     [why] = loaded.others
-    assert why.startswith("gpu-2: qwen.gguf is not in its ")
+    assert why.startswith("gpu-2: qwen.gguf was not in its ")
     assert not (await served.operations.live()).operations
 
 

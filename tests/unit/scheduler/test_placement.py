@@ -448,3 +448,14 @@ def test_of_many_reasons_a_sentence_has_some_and_counts_the_rest() -> None:
     ]
     assert len(refused.told()) == 5
     assert refused.told(leaving_out={"n8"}, most=4) == refused.told()[:4]
+
+
+def test_nothing_is_placed_into_a_gpu_that_its_owner_uses() -> None:
+    claimed = "its owner uses the GPU: game, 85 % of the time and 6.0 GiB"
+    refused = place(a_need(), [an_offer(vram_claimed=claimed)])
+    assert isinstance(refused, Unplaceable)
+    assert refused.reasons == {"gpu-1": claimed}
+    assert refused.waiting_helps
+    beside = an_offer(vram_claimed=claimed, ram_total=64 * GB, ram_free=60 * GB)
+    assert isinstance(place(a_need(on_cpu=True), [beside]), Placed)
+    assert isinstance(place(a_need(), [an_offer(vram_claimed=claimed), a_cpu_offer()]), Placed)

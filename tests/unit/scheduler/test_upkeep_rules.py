@@ -456,3 +456,14 @@ def test_unload_that_another_load_waits_for_is_asked_for_soon_if_nobody_did() ->
     assert actions([evicted], around()) == [Unload(evicted, makes_room)]
     assert actions([evicted], around(leaving=((evicted.node, evicted.key),))) == []
     assert actions([replace(evicted, updated_at=NOW - timedelta(seconds=9))], around()) == []
+
+
+def test_an_idle_model_leaves_a_gpu_that_its_owner_uses_even_one_that_is_to_be_kept() -> None:
+    kept = QWEN.model_copy(update={"min_replicas": 1})
+    here = replace(row(age=timedelta(seconds=1), revision=kept.revision), in_vram=True)
+    inputs = replace(around(kept), claimed=frozenset({here.node}))
+    assert actions([here], inputs) == [Unload(here, UnloadReason(UnloadCause.GIVES_WAY))]
+    assert actions([here], replace(inputs, in_flight=lambda key: 1)) == []
+    assert actions([replace(here, in_vram=False)], inputs) == []
+    pinned = kept.model_copy(update={"pinned": True})
+    assert actions([here], replace(around(pinned), claimed=frozenset({here.node}))) == []

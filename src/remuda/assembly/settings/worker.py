@@ -155,6 +155,14 @@ class WorkerSettings(DepotSettings):
             "a number from 0 to 19",
         ),
     ] = 0
+    yield_gpu: Annotated[
+        bool,
+        Setting(
+            "Give way to the owner's programs: while they use the GPU (NVIDIA), no model is loaded into it, "
+            "and idle ones are unloaded.",
+            forms.FLAG,
+        ),
+    ] = False
     grpc_max_port: Annotated[
         Port,
         Setting(

@@ -10,6 +10,7 @@ import platform
 import re
 import shutil
 import subprocess
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -39,6 +40,14 @@ class NvmlDevice(Protocol):
 
     def processes(self) -> Sequence[tuple[int, int | None]]:
         """Those that compute on it, by pid, with the bytes that each takes; None: the driver does not say."""
+        ...
+
+    def graphics_processes(self) -> Sequence[tuple[int, int | None]]:
+        """The same of those that draw."""
+        ...
+
+    def busy(self) -> Sequence[tuple[int, int]]:
+        """Processes that kept it busy in the last seconds, by pid, each with its share in per cent."""
         ...
 
 
@@ -117,7 +126,26 @@ class _SystemDevice:
         found = self._library.call("nvmlDeviceGetComputeRunningProcesses", self._handle)
         return [(int(one.pid), one.usedGpuMemory) for one in found]
 
+    def graphics_processes(self) -> Sequence[tuple[int, int | None]]:
+        found = self._library.call("nvmlDeviceGetGraphicsRunningProcesses", self._handle)
+        return [(int(one.pid), one.usedGpuMemory) for one in found]
 
+    def busy(self) -> Sequence[tuple[int, int]]:
+        try:
+            samples = self._library.call("nvmlDeviceGetProcessUtilization", self._handle, 0)
+        except NvmlUnsupported:
+            raise
+        except NvmlFailed:  # That there are none is a failure, too.
+            return ()
+        newest = max((int(one.timeStamp) for one in samples), default=0)
+        shares = defaultdict[int, list[int]](list)
+        for one in samples:
+            if newest - int(one.timeStamp) <= _BUSY_US:
+                shares[int(one.pid)].append(int(one.smUtil))
+        return [(pid, sum(each) // len(each)) for pid, each in shares.items()]
+
+
+_BUSY_US = 5_000_000
 _READ_BYTES_MAX = 1 << 20
 _WHOLE_NUMBER = re.compile(r"[0-9]{1,18}")  # 18 digits always fit a signed 64-bit column.
 

@@ -29,6 +29,8 @@ class RecordedDevice(BaseModel):
     cc: tuple[int, int]
     slices: list["RecordedDevice"] | None = None
     processes: list[tuple[int, int | None]] = []
+    graphics: list[tuple[int, int | None]] = []
+    busy: list[tuple[int, int]] | None = []
     broken: bool = False
 
 
@@ -111,6 +113,15 @@ class RecordedNvmlDevice:
 
     def processes(self) -> Sequence[tuple[int, int | None]]:
         return self._answering().processes
+
+    def graphics_processes(self) -> Sequence[tuple[int, int | None]]:
+        return self._answering().graphics
+
+    def busy(self) -> Sequence[tuple[int, int]]:
+        busy = self._answering().busy
+        if busy is None:
+            raise NvmlUnsupported("Not Supported")
+        return busy
 
 
 @dataclass(frozen=True)
