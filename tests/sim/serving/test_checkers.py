@@ -20,6 +20,7 @@ from remuda.scheduler import placement
 from remuda.scheduler.catalogue import Catalogued, ModelCatalogue
 from remuda.scheduler.loader import _Load
 from remuda.scheduler.model import Need, NodeOffer, Replica, Replicas, ReplicaState, StoredModel
+from remuda.scheduler.replica_goals import Goals
 from remuda.scheduler.worker_calls import AnswerMemory, AnswerVerdict, Lists
 from remuda.store import ops_attempts
 from remuda.store.ops_attempts import RequestHolder
@@ -196,6 +197,14 @@ BREAKS = {
     ),
     "use is not noted": Break(
         {"remuda.store.replicas.SqlReplicaStore.touch": at_once}, "what_is_used_is_kept", first_seed=8
+    ),
+    "nothing restores a minimum": Break(
+        {"remuda.scheduler.replica_keeper.goals": lambda *_: Goals((), (), {})}, "the_least_is_restored"
+    ),
+    "minimums and pins are evicted": Break(
+        {"remuda.scheduler.offers.staying": lambda *_: frozenset()},
+        "the_least_stays",
+        first_seed=32,
     ),
     "what is idle stays": Break(
         {"remuda.scheduler.upkeep_rules.unloads_at": lambda *_: None}, "everything_settles", first_seed=1
