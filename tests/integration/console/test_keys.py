@@ -61,6 +61,9 @@ def test_limits_of_a_key_are_written_as_people_write_them_and_it_is_paused(page:
     expect(row(page, "website")).not_to_contain_text("requests/min")
     kept = key_named(up, "website")
     assert (kept["tokens_per_day"], kept["expires_at"][:10]) == (2_500_000, "2099-01-31")
+    more(page, "website", "Usage")
+    expect(dialog.get_by_text("Nothing.")).to_be_visible()
+    dialog.get_by_role("button", name="Close").click()
     more(page, "website", "Pause")
     expect(row(page, "website")).to_contain_text("paused")
     assert key_named(up, "website")["state"] == "paused"

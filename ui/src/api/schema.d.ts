@@ -1059,6 +1059,26 @@ export interface components {
             name: string;
             url: string;
         };
+        RequestExplanation: {
+            request_id: string;
+            frontend?: string;
+            /** Format: date-time */
+            at: string;
+            model?: string;
+            caller?: string;
+            status?: number;
+            error?: string;
+            error_message?: string;
+            node?: string;
+            replica?: string;
+            why?: string;
+            waited_seconds?: number;
+            waits?: components["schemas"]["WaitExplained"][];
+            tried?: components["schemas"]["TryExplained"][];
+            reloaded?: boolean;
+            first_token_seconds?: number | null;
+            total_seconds?: number;
+        };
         ResetReply: {
             reset?: boolean;
         };
@@ -1162,6 +1182,11 @@ export interface components {
             error: string;
             reason?: string;
         };
+        TryExplained: {
+            node: string;
+            replica?: string;
+            failure?: string;
+        };
         UncheckedItem: {
             source: string;
             reason: string;
@@ -1237,6 +1262,10 @@ export interface components {
         };
         VramBudgetReply: {
             vram_budget: string;
+        };
+        WaitExplained: {
+            cause: string;
+            seconds?: number;
         };
         WorkerTokens: {
             http?: string;

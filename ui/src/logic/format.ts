@@ -55,6 +55,12 @@ export function count(number: number, one: string, many = `${one}s`): string {
   return `${number.toLocaleString('en')} ${number === 1 ? one : many}`;
 }
 
+/** Of many things, to three digits: 950, 12.3k, 4.56M. */
+export function rounded(number: number): string {
+  for (const [unit, size] of [['G', 1e9], ['M', 1e6], ['k', 1e3]] as const) if (number >= size) return `${Number((number / size).toPrecision(3))}${unit}`;
+  return String(number);
+}
+
 export function percent(share: number): string {
   return `${Math.floor(Math.min(1, Math.max(0, share)) * 100)} %`;
 }
