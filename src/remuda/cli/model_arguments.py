@@ -52,11 +52,7 @@ def added_line(added: "ModelAdded") -> str:
         word = "taken over from its file" if added.set_aside else "already there, unchanged"
     if added.model.problem:
         return in_lines(f"{name}: {word}, but {added.model.problem}", added.model.problem_details)
-    tried = (
-        ""
-        if any(one.startswith("no node can take ") for one in added.warnings)
-        else (f"; try it with: remuda chat {shlex.quote(name)}")
-    )
+    tried = "" if added.no_node else f"; try it with: remuda chat {shlex.quote(name)}"
     return one_line(f"{name}: {word}{tried}")
 
 

@@ -343,6 +343,7 @@ def model_added(added: AddedModel, item: ModelItem) -> ModelAdded:
         unchanged=added.unchanged,
         unknown_keys=added.unknown_keys,
         warnings=added.warnings,
+        no_node=added.no_node,
     )
 
 

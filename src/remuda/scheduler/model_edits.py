@@ -103,9 +103,11 @@ class ModelEdits:
             if same or await self._store.change_model(before.stored, after) is not None:
                 await self._changed()
                 after_all = await self._models.get(name)
-                if after_all.config.backend != before.config.backend:
-                    warnings = (*warnings, *await self._models.nowhere(after_all))
-                return AddedModel(after_all, True, read_model(text).unknown, warnings, same)
+                added = AddedModel(after_all, True, read_model(text).unknown, warnings, same)
+                if after_all.config.backend == before.config.backend:
+                    return added
+                nowhere = await self._models.nowhere(after_all)
+                return replace(added, warnings=(*warnings, nowhere), no_node=True) if nowhere else added
         raise Stale((await self._models.get(name)).stored)
 
     async def _checked(self, before: Catalogued, text: str) -> tuple[StoredModel, tuple[str, ...]]:

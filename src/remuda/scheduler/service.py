@@ -64,6 +64,7 @@ class AddedModel:
     unknown_keys: tuple[str, ...]
     warnings: tuple[str, ...] = ()
     unchanged: bool = False  # It was there already, with this very text.
+    no_node: bool = False  # None can take it, as one of the warnings says.
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,12 +304,12 @@ class Models:
             return NO_PROBLEM
         return ModelProblem(_nowhere(config.id, nowhere), details=tuple(nowhere.told()))
 
-    async def nowhere(self, model: Catalogued) -> tuple[str, ...]:
+    async def nowhere(self, model: Catalogued) -> str:
         """A warning where no node could take it, whatever is loaded of it now; empty: one could."""
         refused = await self._placer.why_nowhere(model)
         if refused is None or refused.waiting_helps or model.config.disabled or model.config.alias:
-            return ()
-        return (_nowhere(model.config.id, refused),)
+            return ""
+        return _nowhere(model.config.id, refused)
 
     async def replicas(self) -> Sequence[Replica]:
         rows = (await self._replicas.replicas()).rows

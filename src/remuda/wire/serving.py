@@ -269,6 +269,7 @@ class ModelAdded(Message):
     unchanged: Annotated[bool, OMIT_EMPTY] = False  # It was there already, just so.
     unknown_keys: Many[str] = ()
     warnings: Annotated[Many[str], OMIT_EMPTY] = ()
+    no_node: Annotated[bool, OMIT_EMPTY] = False  # None can take it, as one of the warnings says.
 
 
 class ModelsImported(Message):

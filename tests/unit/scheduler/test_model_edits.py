@@ -76,6 +76,7 @@ async def test_text_that_is_the_same_changes_nothing(edited: Edited) -> None:
 
 async def test_an_edit_to_a_backend_that_no_node_has_is_warned_of(edited: Edited) -> None:
     told = await edited.edits.patch("own", {}, ["backend=lama-cpp"])
+    assert told.no_node
     assert any(one.startswith("no node can take own: ") and "lama-cpp" in one for one in told.warnings)
 
 
