@@ -2,6 +2,7 @@
 cloud providers do, and an Ollama. What each was asked is remembered."""
 
 import json
+import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -157,7 +158,9 @@ def _text(word: str) -> dict[str, str]:
 
 
 @asynccontextmanager
-async def model_server(script: ModelServer | None = None, port: int = 0) -> AsyncIterator[ModelServer]:
+async def model_server(
+    script: ModelServer | None = None, port: int = 0, tls: ssl.SSLContext | None = None
+) -> AsyncIterator[ModelServer]:
     """It listens on loopback while the block lasts."""
     script = script or ModelServer()
     app = web.Application()
@@ -168,10 +171,10 @@ async def model_server(script: ModelServer | None = None, port: int = 0) -> Asyn
     app.router.add_post("/v1/chat/completions", script.chat)
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
     await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", port)
+    site = web.TCPSite(runner, "127.0.0.1", port, ssl_context=tls)
     await site.start()
     bound = site._server.sockets[0].getsockname()[1]  # type: ignore[union-attr]
-    script.url = f"http://127.0.0.1:{bound}"
+    script.url = f"http://127.0.0.1:{bound}" if tls is None else f"https://localhost:{bound}"
     try:
         yield script
     finally:

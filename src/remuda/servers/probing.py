@@ -2,6 +2,7 @@
 elsewhere."""
 
 import asyncio
+import ssl
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -56,6 +57,7 @@ class Prober:
 
     def __init__(self, *, answer_s: float = _ANSWER_S) -> None:
         self._answer_s = answer_s
+        self._tls: ssl.SSLContext | None = None  # Made when it is first needed: it reads all certificates.
 
     async def models(self, server: Server) -> tuple[str, ...]:
         """The names of its models, sorted. ServerUnusable with the reason; TooSlow without an answer."""
@@ -89,7 +91,11 @@ class Prober:
         )
 
     async def _get(self, url: ServerUrl, path: str, headers: Mapping[str, str]) -> tuple[int, bytes]:
-        connector = aiohttp.TCPConnector(resolver=NodeResolver(), force_close=True)
+        if url.encrypted and self._tls is None:
+            self._tls = ssl.create_default_context()
+        connector = aiohttp.TCPConnector(
+            resolver=NodeResolver(), force_close=True, ssl=True if self._tls is None else self._tls
+        )
         try:
             with anyio.fail_after(self._answer_s):
                 async with (
@@ -160,7 +166,7 @@ def _is_anthropic_error(body: bytes) -> bool:
 
 def _key_refused(key: str, status: int) -> ServerUnusable:
     words = "refuses the key" if key else "requires a key"
-    return ServerUnusable(f"it {words} ({_status(status)})", hint="remuda servers edit NAME --key -")
+    return ServerUnusable(f"it {words} ({_status(status)})", hint="give it one that it takes, with --key -")
 
 
 def _redirected(path: str, location: str) -> ServerUnusable:

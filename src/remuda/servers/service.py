@@ -106,9 +106,10 @@ class ServerService:
         url = parse_url(wish.url or "")
         server = _edited(Server(wish.name or name_from(url), wish.kind or ServerKind.OPENAI, url), wish)
         check_server(server)
+        self._check_other(url)
+        await self._check_costs(server, free=wish.free)
         if wish.kind is None:
             server = replace(server, kind=await self._prober.kind(url, server.key))
-        await self._check_costs(server, free=wish.free)
         if not wish.unseen:
             await self._prober.models(server)
         added = await self._store.add_server(server)
@@ -148,6 +149,10 @@ class ServerService:
         if len(wanted) > HOSTS_MAX:
             raise Invalid(f"{len(wanted)} hosts at once are too many", hint=f"name up to {HOSTS_MAX}")
         return await scan(self._prober, wanted, leave_out=tuple(self._own_ports))
+
+    def _check_other(self, url: ServerUrl) -> None:
+        if url.port in self._own_ports and url.host in ("localhost", "127.0.0.1", "::1"):
+            raise Invalid(f"{url} is this frontend itself", param="url")
 
     async def _check_costs(self, server: Server, *, free: bool | None) -> None:
         """A server out there usually costs money: that is not found out by the bill."""

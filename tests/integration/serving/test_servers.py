@@ -1,5 +1,6 @@
 """Servers that run without Remuda: adopted, asked, watched, and never paid more than their budget."""
 
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from decimal import Decimal
@@ -9,6 +10,7 @@ from pathlib import Path
 import anyio
 import httpx
 import pytest
+import trustme
 
 from remuda.host.ports import free_port
 from tests.integration.backends.programs import running
@@ -228,6 +230,24 @@ async def test_a_redirect_takes_the_key_nowhere(frontend: LiveFrontend) -> None:
         reply = await ask(frontend, "mover/small")
         assert reply.status_code in (502, 503), reply.text
         assert thief.keys == []
+
+
+async def test_over_https_it_is_asked_only_if_its_certificate_is_good(
+    frontend: LiveFrontend, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    authority = trustme.CA()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("localhost").configure_cert(context)
+    async with model_server(ModelServer(key="sk-tls"), tls=context) as server:
+        wish = {"url": server.url, "name": "tls", "key": "sk-tls"}
+        reply = await frontend.admin.post("/api/servers", json=wish)
+        assert (reply.status_code, server.keys) == (502, [])
+        assert "certificate verify failed" in refusal(reply)["message"]
+        authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+        monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))
+        async with live_frontend(tmp_path / "trusting") as trusting:
+            await adopt(trusting, server, "tls", key="sk-tls")
+            assert (await ask(trusting, "tls/small")).status_code == 200
 
 
 async def test_an_admin_can_let_it_go(frontend: LiveFrontend, nas: ModelServer) -> None:
