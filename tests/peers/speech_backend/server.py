@@ -30,11 +30,11 @@ class SpeechBackend:
         path = Path(options.ModelFile or Path(options.ModelPath) / options.Model)
         print(f"loading {path}", flush=True)
         if path.is_dir():
-            from faster_whisper import WhisperModel
+            from faster_whisper import WhisperModel  # type: ignore[import-not-found]
 
             self._whisper = WhisperModel(str(path), device="cpu", compute_type="int8", cpu_threads=1)
         elif path.suffix == ".onnx":
-            from piper import PiperVoice
+            from piper import PiperVoice  # type: ignore[import-not-found]
 
             self._voice = PiperVoice.load(str(path))
         else:
