@@ -5,7 +5,9 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from remuda.assembly.operations import FrontendParts
 from remuda.assembly.running import Runner
 from remuda.core.ids import FrontendId
+from remuda.router.chooser import ReplicaChooser
 from remuda.router.decisions import DecisionLog, Explanations
+from remuda.router.live_table import Tables
 from remuda.scheduler.speed_keeper import SpeedKeeper
 from remuda.store.measured_rates import SqlRateStore
 
@@ -17,12 +19,14 @@ class RoutingRig:
         self,
         parts: FrontendParts,
         about: Callable[[str], tuple[str, int]],
+        tables: Tables,
         alive: Callable[[], Awaitable[Collection[FrontendId]]],
     ) -> None:
         self.speeds = SpeedKeeper(SqlRateStore(parts.database), about)
         self.decisions = DecisionLog()
+        self.chooser = ReplicaChooser(tables, parts.clock, parts.bus, parts.frontend)
         self.explanations = Explanations(parts.frontend, self.decisions, parts.bus, alive)
 
     @property
     def runners(self) -> Sequence[Runner]:
-        return self.speeds.run, self.explanations.run
+        return self.speeds.run, self.explanations.run, self.chooser.run

@@ -24,7 +24,7 @@ from remuda.fleet.ports import FleetStore
 from remuda.fleet.registry import Registry
 from remuda.gallery.model_galleries import ModelGalleries
 from remuda.gateway.inference.link_fetch import LinkFetcher, open_link_fetcher
-from remuda.gateway.inference.request_records import InferenceFigures
+from remuda.gateway.inference.request_records import InferenceFigures, PrefixMetrics
 from remuda.gateway.requests_under_way import Running
 from remuda.gateway.responses.keeper import ResponseKeeper
 from remuda.gateway.services import GivenFiles, Inference, Serving
@@ -142,7 +142,9 @@ class ServingRig:
             clock,
             listening=ground.fleet.frontends,
         )
-        self._routing = RoutingRig(ground.parts, self._catalogue.backend_and_size, ground.fleet.frontends)
+        self._routing = RoutingRig(
+            ground.parts, self._catalogue.backend_and_size, self._tables, ground.fleet.frontends
+        )
         self._worker = BusWorker(ground.parts.bus)
         self._timeouts = GrpcTimeouts(
             settings.answer_silence.total_seconds(), settings.answer_limit.total_seconds()
@@ -301,6 +303,7 @@ class ServingRig:
         cold = self._cold_path(demand, suspects)
         folder = self._followed_folder()
         figures = InferenceFigures(ground.figures, self._tables, self._ledger, self._routing.speeds.answered)
+        ground.figures.register(PrefixMetrics(self._routing.chooser.figures))
         upstreams = OpenUpstreams(clock, http=self._http, servers=self._servers_http, grpc_factory=self._grpc)
         dispatcher = RequestDispatcher(
             self._tables,
@@ -311,6 +314,7 @@ class ServingRig:
             waits_of(settings),
             figures=figures,
             budgets=self._servers.spending,
+            chooser=self._routing.chooser,
         )
         models = self._models(placing, unloads)
         serving = self._serving(models, folder, cold, suspects, placing)

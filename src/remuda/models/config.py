@@ -81,9 +81,16 @@ SCHEDULING_KEYS: Final = frozenset(
         "max_replicas",
         "replicas",
         "concurrency_groups",
+        "route_policy",
+        "balance_abs_threshold",
+        "balance_rel_threshold",
+        "min_prefix_match",
     }
 )
 """They say where and how often a model is loaded, not what its replicas are."""
+
+PREFIX_CACHE: Final = "prefix_cache"  # Requests go where the beginning of their prompt was read before.
+SESSION: Final = "session"  # Those of one session go to one replica.
 
 GGUF_BACKEND: Final = "llama-cpp"  # Builds of it have names such as cuda12-llama-cpp.
 GPU_LAYERS_ALL: Final = 99_999_999
@@ -347,6 +354,11 @@ class ModelConfig(Section):
     max_replicas: Annotated[int, Field(ge=0, le=REPLICAS_MAX)] = 0  # 0: no limit but what nodes take.
     replicas: Literal["", "all"] = ""  # `all`: one on each node that matches.
     concurrency_groups: Annotated[tuple[str, ...], Field(max_length=32)] = ()  # Models that share no node.
+    # Which replica answers next; empty and `round_robin`: the least loaded one.
+    route_policy: Literal["", "round_robin", "least_loaded", "prefix_cache", "session"] = ""
+    balance_abs_threshold: Annotated[int, Field(ge=0, le=1024)] = 0  # Of `router.affinity`; 0: as usual.
+    balance_rel_threshold: Annotated[float, Field(ge=0, le=1024)] = 0.0
+    min_prefix_match: Annotated[float, Field(ge=0, le=1)] = 0.0
     # Servers that answer when no node can, in this order: SERVER/MODEL, or SERVER for a model of this name.
     upstreams: Annotated[
         tuple[Annotated[str, AfterValidator(_valid_upstream)], ...], Field(max_length=20)

@@ -14,8 +14,11 @@ from remuda.core.errors import NoCapacity, RemudaError
 from remuda.inference.answers import AnswerSink
 from remuda.inference.failures import Unaffordable, UpstreamFailed
 from remuda.inference.model import WITH_FILES, InferenceCall, Upstreams
+from remuda.models.config import PREFIX_CACHE
+from remuda.router.chooser import ReplicaChooser
 from remuda.router.live_table import Tables
 from remuda.router.loading import Loading, LoadStatus, Meanwhile, ModelUnknown, Overloaded
+from remuda.router.prefixes import Chain
 from remuda.router.spending import Budgets, nothing_paid
 from remuda.router.table import Route, RoutedModel, choose, first_with_room
 from remuda.router.usage import RequestLedger
@@ -59,6 +62,9 @@ class RoutingRecord:
     waited_s: float = 0.0
     waits: list[tuple[str, float]] = field(default_factory=list)  # For what, and how long.
     why: str = ""  # It went to `route`.
+    windows: Chain = ()  # Of its prompt, where requests with the same beginning are kept together.
+    session: str = ""  # Where those of a session are.
+    kept_together: str = ""  # Why this replica, where one of the two has decided.
 
 
 def may_try_again(failures: Sequence[UpstreamFailed]) -> bool:
@@ -104,6 +110,7 @@ class RequestDispatcher:
         *,
         figures: WaitingFigures = _UNCOUNTED,
         budgets: Budgets = nothing_paid,
+        chooser: ReplicaChooser | None = None,
     ) -> None:
         self._tables = tables
         self._ledger = ledger
@@ -113,6 +120,7 @@ class RequestDispatcher:
         self._waits = waits
         self._figures = figures
         self._budgets = budgets
+        self._chooser = chooser or ReplicaChooser(tables, clock)
         self._waiting = Counter[str]()
         self._lines = defaultdict[str, deque[anyio.Event]](deque)
 
@@ -143,6 +151,8 @@ class RequestDispatcher:
         self, call: InferenceCall, sink: AnswerSink, routing: RoutingRecord, meanwhile: Meanwhile
     ) -> None:
         model = call.model.id
+        if call.model.route_policy == PREFIX_CACHE and not routing.tried:
+            routing.windows = self._chooser.windows(call) if self._several(model) else ()
         route = self._free(model, routing) or await self._wait_for_slot(model, routing, meanwhile)
         entry = self._tables.now.models[model]
         if entry.config is not call.model:  # Changed while the request waited: a replica knows only this.
@@ -153,6 +163,8 @@ class RequestDispatcher:
         routing.why = self._why(route, entry, routing)
         self._ledger.begin(route)
         routing.route = route
+        if routing.windows:
+            self._chooser.sent(route, routing.windows, routing.why)
         routing.tried.append(route)
         try:
             await self._serve(route, call, sink)
@@ -172,6 +184,8 @@ class RequestDispatcher:
             return OVERFLOW
         if routing.tried:
             return ANOTHER
+        if routing.kept_together:
+            return routing.kept_together
         return ONLY if len(entry.routes) == 1 else LEAST_LOADED if self._ledger.load(route) else IDLE
 
     async def _serve(self, route: Route, call: InferenceCall, sink: AnswerSink) -> None:
@@ -207,13 +221,30 @@ class RequestDispatcher:
 
     def _free(self, model: str, routing: RoutingRecord) -> Route | None:
         routes = self._open_to(model, routing)
-        route = choose(routes, self._ledger.load, self._ledger.last_turn)
+        route = self._chosen(model, routes, routing)
         if route is not None:
             return route
         entry = self._tables.now.models.get(model)
         if entry is None or not entry.overflow or not (routes or routing.tried or not entry.ours):
             return None
         return self._overflow(model, routing)
+
+    def _several(self, model: str) -> bool:
+        entry = self._tables.now.models.get(model)
+        return entry is not None and len(entry.routes) > 1
+
+    def _chosen(self, model: str, routes: Sequence[Route], routing: RoutingRecord) -> Route | None:
+        if len(routes) < 2 or not (routing.windows or routing.session):
+            return choose(routes, self._ledger.load, self._ledger.last_turn)
+        config, load = self._tables.now.models[model].config, self._ledger.load
+        if routing.windows:
+            found = self._chooser.by_prefix(config, routes, load, routing.windows)
+        else:
+            found = self._chooser.by_session(config, routes, load, routing.session)
+        if found is None:
+            return None
+        route, routing.kept_together = found
+        return route
 
     def _overflow(self, model: str, routing: RoutingRecord) -> Route | None:
         """A server that this model lists for when no node of ours can answer."""

@@ -10,7 +10,7 @@ from typing import Final, Protocol
 from remuda.core.durations import render as span
 from remuda.models.config import ModelConfig
 
-ROUTE_POLICIES: Final = ("", "round_robin", "prefix_cache")
+ROUTE_POLICIES: Final = ("", "round_robin", "least_loaded", "prefix_cache", "session")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +89,9 @@ def effective(config: ModelConfig, terms: SchedulingTerms | None) -> ModelConfig
         said["pinned"] = terms.pinned
     if terms.keep_alive is not None:
         said["keep_alive"] = terms.keep_alive
+    for name in ("route_policy", "balance_abs_threshold", "balance_rel_threshold", "min_prefix_match"):
+        if value := getattr(terms, name):
+            said[name] = value
     return config.model_copy(update=said)
 
 

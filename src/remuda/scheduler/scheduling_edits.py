@@ -111,6 +111,6 @@ def check_terms(terms: SchedulingTerms) -> None:
         raise Invalid(problem, param="spread_all" if terms.everywhere else "min_replicas")
     if terms.route_policy not in ROUTE_POLICIES:
         raise Invalid(
-            f"route_policy: {terms.route_policy[:40]!r} is none of round_robin, prefix_cache and empty",
+            f"route_policy: {terms.route_policy[:40]!r} is none of {', '.join(ROUTE_POLICIES[1:])}",
             param="route_policy",
         )

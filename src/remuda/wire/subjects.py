@@ -200,6 +200,8 @@ DECISIONS_WANTED: Final = "frontends.decisions.wanted"
 """One frontend asks all others why a request went where it did. Ours; after a lost one it is asked again."""
 DECISIONS_TOLD: Final = "frontends.decisions.told"
 """The answer of each of them. Ours."""
+PROMPTS_SEEN: Final = "frontends.prompts"
+"""Which replicas have the beginnings of which prompts in their caches, as hashes. Ours; only hints."""
 REPLICAS_CHANGED: Final = "frontends.replicas"
 """Replicas or models changed: look at the store. Ours."""
 

@@ -43,6 +43,7 @@ from remuda.inference.answers import AnswerSink
 from remuda.inference.large_bodies import CHEAP_BYTES_MAX, Slicer
 from remuda.inference.model import InferenceCall, RequestKind
 from remuda.inference.requests import CompletionRequest
+from remuda.models.config import SESSION
 from remuda.router.loading import ModelUnknown
 from remuda.router.table import RoutedModel
 
@@ -50,6 +51,8 @@ log = structlog.get_logger()
 _SHOW_NODE: Final = b"x-remuda-show-node"  # By which an admin asks whose answer it is.
 _ONLY_NODE: Final = b"x-remuda-node"  # By which an admin says whose answer it is to be.
 _VIA: Final = b"x-remuda-via"  # Sent by a fleet that has adopted this one.
+_SESSION: Final = b"x-remuda-session"  # Requests that name the same one go to one replica, if they can.
+_SESSION_BYTES_MAX: Final = 256
 _SANE_ID: Final = re.compile(r"[\w.:/+=-]{1,128}", re.ASCII)
 
 
@@ -192,6 +195,8 @@ class InferenceHandler:
             entry.context,
         )
         response.stream = call.stream
+        if entry.config.route_policy == SESSION:
+            response.routing.session = _session(request.headers, known.request, key)
         if self._limits is not None and key is not None and key.terms.limited:
             await charge(self._limits, key, call, max(len(body), len(written)), response)
         return call, known.sink(call, response, self._slicer)
@@ -239,6 +244,13 @@ class InferenceHandler:
             tasks.cancel_scope.cancel()
         if failure is not None:
             raise failure
+
+
+def _session(headers: Mapping[bytes, bytes], request: object, key: ApiKey | None) -> str:
+    """What tells one session from another: what the client says, or else whose key it is. Empty: nothing."""
+    said = headers.get(_SESSION, b"")[:_SESSION_BYTES_MAX].decode("latin-1")
+    user = getattr(request, "user", None)
+    return said or (user if isinstance(user, str) else "") or ("" if key is None else key.id)
 
 
 async def _watch(request: IncomingRequest) -> None:

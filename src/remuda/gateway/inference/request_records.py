@@ -23,6 +23,7 @@ from prometheus_client.registry import Collector
 
 from remuda.core.clock import Clock
 from remuda.gateway.client_response import ClientResponse
+from remuda.router.chooser import PrefixFigures
 from remuda.router.live_table import Tables
 from remuda.router.usage import RequestLedger
 from remuda.scheduler.measured_speed import AnswerTimed, not_timed
@@ -203,6 +204,33 @@ class _Counter(Collector):
         for labels, count in self.by_labels.items():
             family.add_metric([str(label) for label in labels], count)
         yield family
+
+
+class PrefixMetrics(Collector):
+    """How well requests with the same beginning are kept together; read when it is asked for."""
+
+    def __init__(self, figures: PrefixFigures) -> None:
+        self._figures = figures
+
+    def collect(self) -> Iterable[Metric]:
+        figures = self._figures
+        windows = CounterMetricFamily(
+            "remuda_inference_prefix_windows",
+            "Windows of 256 bytes of prompts that are routed by their beginning.",
+            labels=["model", "cached"],
+        )
+        guarded = CounterMetricFamily(
+            "remuda_inference_prefix_busy",
+            "Requests whose beginning was cached by a replica that was too busy.",
+            labels=["model"],
+        )
+        for model, count in figures.windows.items():
+            matched = figures.matched[model]
+            windows.add_metric([model, "yes"], matched)
+            windows.add_metric([model, "no"], count - matched)
+            guarded.add_metric([model], figures.guarded[model])
+        yield windows
+        yield guarded
 
 
 class _InFlight(Collector):

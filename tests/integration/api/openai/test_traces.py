@@ -14,10 +14,13 @@ from remuda.core import log
 from remuda.inference.answers import ByteSink
 from remuda.inference.failures import Fault, UpstreamFailed
 from remuda.inference.model import InferenceCall
+from remuda.models.config import ModelConfig
+from remuda.router.affinity import PREFIX, SESSION
+from remuda.router.table import RoutedModel
 from tests.integration.api.openai.asking import ASK, ASK_STREAM, CHAT, STREAM
 from tests.support.plain_http import PLAIN
 from tests.support.raw_http import raw_client
-from tests.support.scripted_upstreams import Endless, Gateway, gateway, serving
+from tests.support.scripted_upstreams import Endless, Gateway, gateway, route_to, serving, table
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
@@ -184,3 +187,19 @@ async def test_a_request_that_is_over_can_be_explained() -> None:
     assert (found.waits, found.tried) == ((), ())
     assert found.first_token_s is not None
     assert 0 < found.first_token_s <= found.total_s
+
+
+@pytest.mark.parametrize("policy", ["prefix_cache", "session"])
+async def test_requests_that_belong_together_go_to_one_replica(policy: str) -> None:
+    made = gateway()
+    config = ModelConfig.model_validate({"name": "m", "backend": "echo", "route_policy": policy})
+    routes = tuple(route_to("m", index, f"gpu-{index}") for index in range(4))
+    made.tables.replace(table(RoutedModel(config, routes, listed=True)))
+    async with serving(made) as served:
+        for number in range(4):
+            await post(served, ASK, **{"x-request-id": f"r-{number}", "x-remuda-session": "ada"})
+        await wait_until(lambda: made.decisions.find("r-3") is not None)
+    found = [made.decisions.find(f"r-{number}") for number in range(4)]
+    assert len({one.node for one in found if one is not None}) == 1
+    assert found[3] is not None
+    assert found[3].why in (PREFIX, SESSION)

@@ -1,0 +1,63 @@
+"""What replicas have seen of prompts is known on every frontend, and told once."""
+
+import anyio
+import pytest
+
+from remuda.core.ids import FrontendId
+from remuda.models.config import ModelConfig
+from remuda.router.affinity import PREFIX
+from remuda.router.chooser import ReplicaChooser
+from remuda.router.live_table import Tables
+from remuda.router.table import RoutedModel
+from tests.support.scripted_upstreams import route_to, table
+from tests.support.waiting import wait_until
+from tests.unit.router.frontends import HandClock, SharedLines
+
+pytestmark = pytest.mark.anyio
+
+MODEL = ModelConfig(name="qwen", backend="echo", route_policy="prefix_cache")
+ROUTES = tuple(route_to("qwen", index, f"n{index}") for index in range(3))
+WINDOWS = tuple(range(1, 11))
+
+
+def chooser(lines: SharedLines, name: str) -> ReplicaChooser:
+    tables = Tables()
+    tables.replace(table(RoutedModel(MODEL, ROUTES, listed=True)))
+    return ReplicaChooser(tables, HandClock(), lines, FrontendId(name))
+
+
+def chosen(one: ReplicaChooser) -> tuple[str, str]:
+    found = one.by_prefix(MODEL, ROUTES, lambda route: 0, WINDOWS)
+    assert found is not None
+    return found[0].node_name, found[1]
+
+
+async def test_frontends_tell_each_other_once_and_without_echo() -> None:
+    lines = SharedLines()
+    one, two = chooser(lines, "f-1"), chooser(lines, "f-2")
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(one.run)
+        await tasks.start(two.run)
+        one.sent(ROUTES[2], WINDOWS, "")
+        await wait_until(lambda: chosen(two) == ("n2", PREFIX))
+        one.sent(ROUTES[2], WINDOWS, "")  # Nothing new.
+        two.sent(ROUTES[2], WINDOWS, "")
+        two.sent(ROUTES[1], (7, 8), "")
+        await wait_until(lambda: len(lines.sent) == 2)
+        tasks.cancel_scope.cancel()
+    assert [b'"f-1"' in sent.payload for sent in lines.sent] == [True, False]
+
+
+async def test_of_replicas_that_left_nothing_is_remembered() -> None:
+    one = chooser(SharedLines(), "f-1")
+    one.sent(ROUTES[2], WINDOWS, "")
+    one._tables.replace(table(RoutedModel(MODEL, ROUTES[:2], listed=True)))
+    one.sweep()
+    assert chosen(one)[1] != PREFIX
+
+
+def test_figures_tell_how_much_was_cached() -> None:
+    one = chooser(SharedLines(), "f-1")
+    one.sent(ROUTES[2], WINDOWS[:5], "")
+    one.sent(ROUTES[2], WINDOWS, "")
+    assert (one.figures.windows["qwen"], one.figures.matched["qwen"]) == (15, 5)
