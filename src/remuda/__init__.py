@@ -8,7 +8,7 @@ os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 
 def __getattr__(name: str) -> str:
-    """The version is looked up when somebody asks: backends, which start often, never do."""
+    """The version is looked up when it is asked for: backends, which start often, never do."""
     if name != "__version__":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib.metadata import version

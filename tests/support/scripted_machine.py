@@ -101,7 +101,7 @@ class ScriptedProcess:
     async def listener_on(self, port: int) -> PortListener:
         if port in self.foreign_ports:
             return PortListener.OTHERS
-        return PortListener.OURS if port in self.listening() else PortListener.NOBODY
+        return PortListener.OURS if port in self.listening() else PortListener.NONE
 
     def listening(self) -> frozenset[int]:
         return frozenset({self.port + 1000 if self.script.listens_elsewhere else self.port})

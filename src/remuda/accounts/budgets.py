@@ -93,7 +93,7 @@ class HeldAmount(NamedTuple):
 
 
 class Lease(NamedTuple):
-    """What a frontend may spend altogether in the span. `free`: what nobody has set aside. `holders`: how
+    """What a frontend may spend altogether in the span. `free`: what is not set aside. `holders`: how
     many frontends hold some of it lately, this one included."""
 
     key: str

@@ -25,7 +25,7 @@ from remuda.core.errors import RemudaError, Unavailable
 log = structlog.get_logger()
 _EVERY_S: Final = 1.0
 _GAP_S: Final = 0.02  # Between two looks into the store, however many requests wait.
-_TYPICAL_TOKENS: Final = 256  # Of an answer whose length nobody has bounded, until there were some.
+_TYPICAL_TOKENS: Final = 256  # Of an answer whose length is not bounded, until there were some.
 _AWAY_S: Final = 3.0  # For so long the store may be late before frontends go by their parts.
 _UNKNOWN: Final = "the database did not say in time what is left of this key's limits"
 _SLOWLY: Final = 0.9
@@ -49,7 +49,7 @@ class Charge(NamedTuple):
     key: str
     parts: tuple[ChargePart, ...]
     prompt_tokens: int  # As estimated.
-    open_ended: bool  # Nobody has bounded the answer.
+    open_ended: bool  # The answer is not bounded.
 
 
 @dataclass(slots=True)
@@ -81,7 +81,7 @@ class KeyLimits:
 
     async def admit(self, key: ApiKey, prompt_tokens: int, answer_tokens: int | None) -> Charge:
         """Set aside what the request may take. LimitReached where the key may not take it. `answer_tokens`:
-        None where nobody has bounded the answer."""
+        None where the answer is not bounded."""
         state = self._state(key)
         tokens = prompt_tokens + (math.ceil(state.typical) if answer_tokens is None else answer_tokens)
         charge = Charge(key.id, (), prompt_tokens, answer_tokens is None)
@@ -247,7 +247,7 @@ def _taken(state: _KeyState, tokens: int) -> tuple[ChargePart, ...]:
 
 def _resets_in_s(share: LimitShare, now: datetime) -> float:
     if share.kind is LimitKind.CONCURRENT_REQUESTS:
-        return 1.0  # Nobody knows when a request will be over.
+        return 1.0  # When a request will be over is not known.
     return max((share.span.ends - now).total_seconds(), 0.0)
 
 

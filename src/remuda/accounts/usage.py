@@ -157,7 +157,7 @@ class UsageCounter:
             self._lost = 0
 
     def _begun(self, place: UsagePlace) -> KeyUsage:
-        """While the store is away for long: the key's, without model and node, and at last nobody's."""
+        """While the store is away for long: the key's, without model and node, and at last without key."""
         if len(self._counted) >= limits.USAGE_WAITING_MAX:
             place = place._replace(model="", node="")
         if place not in self._counted and len(self._counted) >= 2 * limits.USAGE_WAITING_MAX:

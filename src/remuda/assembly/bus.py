@@ -81,7 +81,7 @@ class AccountIssuer:
             log.warning("bus_keys_revoked_at_next_start", reason=error.message)
 
 
-class NobodyIssues:
+class NoIssuer:
     """On a bus without per-worker credentials."""
 
     def mint(self, node_type: NodeType, node_id: NodeId, now: datetime) -> BusCredentials | None:
@@ -236,7 +236,7 @@ class BusPlanner:
                 hint="set REMUDA_NATS_ACCOUNT_SEED, or start without nats-require-auth",
             )
         account = None if settings.nats_account_seed is None else Account(settings.nats_account_seed)
-        issuer: CredentialIssuer = NobodyIssues()
+        issuer: CredentialIssuer = NoIssuer()
         if account is not None:
             issuer = AccountIssuer(account, settings.nats_worker_jwt_ttl, None)
         shown = settings.nats_advertise_url or ",".join(parse_servers(url).urls)

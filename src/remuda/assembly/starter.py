@@ -35,7 +35,7 @@ class StarterModel:
 
     async def offer(self, *, wanted: bool) -> str:
         """The name of the starter model, if it is being installed since just now; else empty. Decided once
-        for a database, and only where nobody has done anything with it yet."""
+        for a database, and only where it is unused so far."""
         try:
             fresh = wanted and await self._is_fresh()
             if fresh:  # First: who dies after this has asked, and asks for the same operation again.

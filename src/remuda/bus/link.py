@@ -70,4 +70,4 @@ class Link(Protocol):
 
 
 MakeLink = Callable[[str, Callable[[Link], None], SendMessage], Link]
-"""From a group, whoever is to hear of the loss, and the way for answers once the link is lost."""
+"""From a group, what is told of the loss, and the way for answers once the link is lost."""

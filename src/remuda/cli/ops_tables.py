@@ -41,7 +41,7 @@ _BY_BYTES: Final = ("hashing", "staging")  # Their percentage is of the bytes sh
 _STAGES: Final = {"prove": "proving", "roll_back": "rolling back"}
 StepPlace = tuple[str, str]
 """An operation and a node of it, by their ids."""
-_NOBODY: Final[Mapping[StepPlace, int]] = {}
+_NONE_STALLED: Final[Mapping[StepPlace, int]] = {}
 _NO_RETRIES: Final[Mapping[StepPlace, float]] = {}
 _MOST_TELLING: Final = ("failed", "running", "stopping", "pending", "cancelled", "skipped", "succeeded")
 _COUNTED: Final = ("running", "stopping", "pending", "failed", "skipped", "cancelled")
@@ -198,7 +198,7 @@ def progress_table(
     ops: Sequence[OpView],
     rows_max: int,
     width: int,
-    stalled_s: Mapping[StepPlace, int] = _NOBODY,
+    stalled_s: Mapping[StepPlace, int] = _NONE_STALLED,
     retry_in_s: Mapping[StepPlace, float] = _NO_RETRIES,
     *,
     all_ops: bool = False,

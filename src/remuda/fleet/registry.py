@@ -62,7 +62,7 @@ class Callers:
 
 
 log = structlog.get_logger()
-_NOBODY = AdmissionPolicy(auto_approve=False)
+_NO_APPROVALS = AdmissionPolicy(auto_approve=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ class Registry:
                 raise error
             case Hold(_, claim):
                 log.info("name_claimed", node=candidate.name, id=claim.id, source=candidate.source)
-                return Admitted(admission.admit(candidate, claim.since, claim.id, _NOBODY), None)
+                return Admitted(admission.admit(candidate, claim.since, claim.id, _NO_APPROVALS), None)
             case Admit(node):
                 pass
             case Supersede(former, node):

@@ -21,7 +21,7 @@ from remuda.wire.backends import InstalledBackend
 from remuda.wire.nodes import InstalledArtifact
 from remuda.wire.operations import BackendItem, BackendsPage, InstalledItem, NodeHolding, Repository
 
-_NOBODYS = OpId("nobodys")
+_NOT_STORED = OpId("not-stored")
 
 
 def fits(nodes: Sequence[ObservedNode], readings: Sequence[Reading]) -> dict[str, list[str]]:
@@ -44,7 +44,7 @@ def _able(name: str, context: PlanningContext) -> list[NodeId]:
     ids = tuple(node.standing.node.id for node in context.nodes)
     wanted = WantedOperation(Kind.INSTALL, Source(name), Selection(names=ids), RollOut(1))
     try:
-        drafts = plan(wanted, context, _NOBODYS).drafts
+        drafts = plan(wanted, context, _NOT_STORED).drafts
     except RemudaError:  # None of them can.
         return []
     return [draft.step.node for draft in drafts if draft.step.state is not State.SKIPPED]

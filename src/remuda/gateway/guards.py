@@ -210,7 +210,7 @@ def proxy_problem(access: Access, headers: Collection[bytes]) -> str:
     return (
         f"this request came through a proxy ({used.decode()}), but this frontend asks for no keys because it "
         "serves its own machine alone; serve the network (--lan or --host 0.0.0.0), so that keys are "
-        "required, or if the proxy lets in nobody else, name it with --trusted-proxies 127.0.0.1"
+        "required, or if all connections come through the proxy, name it with --trusted-proxies 127.0.0.1"
     )
 
 

@@ -57,7 +57,7 @@ class StoredResponse(Struct, frozen=True, kw_only=True):
 
 
 def as_seen(kept: StoredResponse, now: datetime) -> StoredResponse:
-    """One that nobody works on any more has failed, whoever has written that down."""
+    """One that is not worked on any more has failed, whether or not that is written down."""
     if not kept.open or kept.lease_until is None or kept.lease_until >= now:
         return kept
     return msgspec.structs.replace(kept, status="failed", error=_LOST, lease_until=None)
@@ -102,6 +102,6 @@ class ResponseStore(Protocol):
         ...
 
     async def sweep(self, retention: timedelta, owner_bytes_max: int) -> int:
-        """Remove what nobody used for so long, and the oldest of owners that have too much; write down what
-        nobody works on any more. Answers how many were removed."""
+        """Remove what was not used for so long, and the oldest of owners that have too much; write down what
+        is not worked on any more. Answers how many were removed."""
         ...

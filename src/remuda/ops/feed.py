@@ -70,7 +70,7 @@ _Seen = dict[NodeId, tuple[int, Progress | None]]
 
 
 class Feed:
-    """`run` must be running while anybody reads."""
+    """`run` must be running while there are readers."""
 
     def __init__(
         self, store: OpStore, signal: ChangeSource, board: Board, progress: ProgressSource, clock: Clock

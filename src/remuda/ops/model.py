@@ -49,7 +49,7 @@ OF_MODELS: Final = frozenset({Kind.INSTALL_MODEL, Kind.REMOVE_MODEL})
 
 class State(StrEnum):
     PENDING = "pending"  # Waits: for its node, for its turn, or for the time of the next attempt.
-    RUNNING = "running"  # An attempt is at work on the node, as far as anybody knows.
+    RUNNING = "running"  # An attempt is at work on the node, as far as is known.
     STOPPING = "stopping"  # No longer wanted, and its attempt may not have ended yet.
     SUCCEEDED = "succeeded"
     FAILED = "failed"  # Given up, and kept until it is retried or dismissed.

@@ -1,4 +1,4 @@
-"""Progress as this frontend hears it, laid over what is stored. It is subscribed to while anybody wants to
+"""Progress as this frontend hears it, laid over what is stored. It is subscribed to while there are watchers
 know, once for all nodes, and neither read nor written per event."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping

@@ -1,9 +1,9 @@
 """Which replicas may go to make room for another, and when. Pure.
 
 Never one below the least that its model is to have, nor a pinned one, and never one that was loaded a moment
-ago, for whoever waited for it is on the way. One with requests in flight goes only in its turn: where others
-have waited for long, it takes no further requests, ends those it has, and is stopped then. So models that
-share a small machine take turns, each serves all who wait for it, and none waits for ever.
+ago, for those who waited for it are about to be served. One with requests in flight goes only in its turn:
+where others have waited for long, it takes no further requests, ends those it has, and is stopped then. So
+models that share a small machine take turns, each serves all who wait for it, and none waits for ever.
 """
 
 from collections import defaultdict
@@ -25,7 +25,7 @@ WAITED_LEAST: Final = timedelta(seconds=20)  # Of those who get the place of a b
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What a new replica may ask of those that are there. `waited`: so long somebody has been waiting for
+    """What a new replica may ask of those that are there. `waited`: so long requests have been waiting for
     its model. `reserved`: on these nodes others have waited longer for room. `evicts`: others may go for
     it."""
 
@@ -35,7 +35,7 @@ class Turn:
 
 
 FIRST: Final = Turn()
-"""Nobody else waits, and nothing busy goes for it."""
+"""No other model is waited for, and nothing busy goes for it."""
 
 BESIDE: Final = Turn(evicts=False)
 """One more of a model that is served: nothing goes for it."""
@@ -112,7 +112,7 @@ class WaitedFor:
     room_on: Collection[NodeId] = frozenset()
 
 
-_FORGOTTEN_S: Final = 5.0  # Whoever waits asks once a second.
+_FORGOTTEN_S: Final = 5.0  # Those who wait ask once a second.
 
 
 def turn_in_line(model: str, line: Mapping[str, WaitedFor], now_s: float) -> Turn:
@@ -130,7 +130,7 @@ def turn_in_line(model: str, line: Mapping[str, WaitedFor], now_s: float) -> Tur
 
 
 def asked_again(line: Mapping[str, WaitedFor], model: str, now_s: float) -> dict[str, WaitedFor]:
-    """The line after somebody has asked for this model: those that nobody asks for any more are left out."""
+    """The line after this model was asked for: those that are not asked for any more are left out."""
     kept = {name: one for name, one in line.items() if now_s - one.asked_s < _FORGOTTEN_S}
     own = kept.get(model)
     kept[model] = WaitedFor(now_s, now_s) if own is None else WaitedFor(own.since_s, now_s, own.room_on)

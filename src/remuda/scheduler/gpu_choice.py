@@ -43,7 +43,7 @@ def restricted(offer: NodeOffer, choice: GpuNumbers) -> NodeOffer:
 
 def _part(resident: Resident, choice: GpuNumbers) -> Resident | None:
     """What its going would free there. One of which it is not known where it is may be anywhere: it counts as
-    being elsewhere, for nothing can be expected of it. None: it is in nobody's way."""
+    being elsewhere, for nothing can be expected of it. None: it stands in the way of none."""
     if not resident.in_vram:
         return resident
     on = set(resident.gpus) & set(choice)

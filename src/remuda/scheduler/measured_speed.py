@@ -58,7 +58,7 @@ AnswerTimed = Callable[[NodeId, str, int, float], None]
 
 
 def not_timed(*told: object) -> None:
-    """For where nobody measures."""
+    """For where nothing is measured."""
 
 
 @dataclass(frozen=True, slots=True)

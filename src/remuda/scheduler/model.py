@@ -103,7 +103,7 @@ class StoredModel:
 
     @property
     def etag(self) -> str:
-        """Of its text: whoever changes it says which text the change was made to."""
+        """Of its text: a change says which text it was made to."""
         return hashlib.sha256(self.text.encode()).hexdigest()[:16]
 
 
@@ -210,7 +210,7 @@ class NodeOffer:
     labels: Mapping[str, str] = field(default_factory=dict)
     slots: int = 1  # Replicas it may hold.
     slots_raised_by: str = "--max-replicas-per-model on its worker"
-    vram_claimed: str = ""  # Who else uses its GPUs, so that it gives way; empty: nobody.
+    vram_claimed: str = ""  # Who else uses its GPUs, so that it gives way; empty: none do.
     vram_total: int = 0  # After its budget; 0: it has none.
     # As reported, less what was set aside for replicas that do not use it yet; negative: too much is in use.
     vram_free: int = 0

@@ -53,7 +53,7 @@ from remuda.scheduler.model import (
 from remuda.scheduler.staging import NOTHING_TO_COPY, copy_plan, files_on
 from remuda.wire.nodes import CutOffFile, InstalledArtifact, Report
 
-_NOBODYS = OpId("nobodys")
+_NOT_STORED = OpId("not-stored")
 _UNTOLD = "its worker has not said yet what it has installed; try again in a few seconds"
 _CPU: Final = re.compile(r"(?<![a-z0-9])cpu(?![a-z0-9])")
 
@@ -95,7 +95,7 @@ def supplies(
         drafts = proposal(
             WantedOperation(Kind.INSTALL, source, Selection(names=tuple(known)), RollOut(1)),
             PlanningContext(meant, readings),
-            _NOBODYS,
+            _NOT_STORED,
         ).drafts
     except RemudaError as error:  # No gallery knows such a backend.
         held = any(supply.has for supply in known.values())

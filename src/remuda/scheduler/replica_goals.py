@@ -191,7 +191,7 @@ def spare(model: str, config: ModelConfig, rows: Sequence[Replica]) -> int:
 
 
 def may_be_spared(replica: Replica, config: ModelConfig | None, rows: Sequence[Replica]) -> bool:
-    """Whether its model has enough without it; one of an older configuration serves nobody."""
+    """Whether its model has enough without it; one of an older configuration serves no requests."""
     if config is None or replica.revision != config.revision:
         return True
     return spare(config.id, config, rows) > 0

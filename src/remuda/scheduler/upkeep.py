@@ -144,7 +144,7 @@ def _leaving(live: Live) -> set[tuple[NodeId, ReplicaKey]]:
 
 class DriftRepair:
     """Compares rows with what workers say, forgets what is gone, loads again what crashed, and stops what
-    nobody knows. What counts only when it is seen twice is remembered here, so each
+    is on no record. What counts only when it is seen twice is remembered here, so each
     frontend comes to its own conclusion; rows are compared and removed as they were seen, so that of several
     frontends one forgets a row, and has its model loaded again if it crashed."""
 

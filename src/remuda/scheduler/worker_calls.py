@@ -89,7 +89,7 @@ class BusWorker:
 
 
 async def stop_given_up(worker: WorkerCommands, replica: Replica) -> None:
-    """As `stop_process`; also what its worker may have started without anybody having heard of it."""
+    """As `stop_process`; also what its worker may have started without a frontend having heard of it."""
     if replica.address or replica.instance:
         await stop_process(worker, replica)
     else:

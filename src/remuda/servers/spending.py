@@ -79,7 +79,7 @@ class Spending:
             raise _unlimited(server)
         most = cost_max(call, price, answer_tokens)
         account = await self._reserved(server, most)
-        cost = most  # Of one that is broken off, nobody says what it has cost.
+        cost = most  # A server does not say what one has cost that was broken off.
         default = 0 if tokens_limit(call.request, 0) is not None else server.max_tokens
         try:
             yield structs.replace(call, max_tokens=default, paid=True)

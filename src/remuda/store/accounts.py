@@ -74,7 +74,7 @@ def _edit(connection: Connection, key_id: str, change: Callable[[ApiKey], ApiKey
 
 
 def _used(connection: Connection, now: datetime, key_ids: Collection[str]) -> None:
-    for key_id in sorted(key_ids):  # In one order, so that nobody waits in a circle.
+    for key_id in sorted(key_ids):  # In one order, against deadlocks.
         connection.execute(update(api_keys).where(api_keys.c.id == key_id).values(last_used_at=now))
 
 

@@ -54,7 +54,7 @@ def _claim(connection: Connection, now: datetime, holder: str, claims: Sequence[
 
 
 def _held(connection: Connection, keys: Sequence[str]) -> dict[_Place, dict[str, HeldAmount]]:
-    """What all have of these keys, which nobody else changes until this transaction is over."""
+    """What all have of these keys, which no other transaction changes until this transaction is over."""
     connection.execute(
         select(api_keys.c.id).where(api_keys.c.id.in_(keys)).order_by(api_keys.c.id).with_for_update()
     ).all()

@@ -39,7 +39,7 @@ def _of(row: Row[tuple[object]]) -> MeasuredMemory:
 
 
 def _keep(connection: Connection, now: datetime, measured: Sequence[MeasuredMemory]) -> None:
-    for one in sorted(measured, key=lambda one: one.key):  # In one order, so that nobody waits in a circle.
+    for one in sorted(measured, key=lambda one: one.key):  # In one order, against deadlocks.
         _keep_one(connection, now, one)
     connection.execute(delete(measured_memory).where(measured_memory.c.model.not_in(select(models.c.name))))
     for model in {one.key.model for one in measured}:

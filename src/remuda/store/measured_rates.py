@@ -39,7 +39,7 @@ def _of(row: Row[tuple[object]]) -> MeasuredRate:
 
 def _keep(connection: Connection, now: datetime, rates: Sequence[MeasuredRate]) -> None:
     table = measured_rates
-    for one in sorted(rates, key=lambda one: one.key):  # In one order, so that nobody waits in a circle.
+    for one in sorted(rates, key=lambda one: one.key):  # In one order, against deadlocks.
         key = {"kind": one.key.kind.value, "node_id": one.key.node, "model": one.key.model}
         same = and_(*(table.c[name] == value for name, value in key.items()))
         values: ColumnValues = {

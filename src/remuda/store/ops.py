@@ -27,7 +27,7 @@ from remuda.wire.nodes import InstalledArtifact
 
 T = TypeVar("T")
 
-_NOBODY: Final = nullcontext()
+_AT_ONCE: Final = nullcontext()
 
 
 class SqlOpStore:
@@ -125,7 +125,7 @@ class SqlOpStore:
             return await self._database.transact(work)
 
     @asynccontextmanager
-    async def _next_turn(self, after: AbstractAsyncContextManager[None] = _NOBODY) -> AsyncIterator[None]:
+    async def _next_turn(self, after: AbstractAsyncContextManager[None] = _AT_ONCE) -> AsyncIterator[None]:
         try:
             with anyio.fail_after(limits.OPERATIONS_TURN_S):
                 async with after, self._turn:

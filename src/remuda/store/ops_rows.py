@@ -1,5 +1,5 @@
-"""Operations and steps as rows: reading and writing them, with the numbers of their changes. Whoever has
-seen all operations up to one number misses nothing by asking for what comes after it."""
+"""Operations and steps as rows: reading and writing them, with the numbers of their changes. A reader
+that has seen all operations up to one number misses nothing by asking for what comes after it."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace

@@ -57,7 +57,7 @@ def _add(connection: Connection, now: datetime, kept: StoredResponse, chain: Col
     values = msgspec.structs.asdict(kept)
     values["lease_until"] = now + LEASE if kept.open else None
     connection.execute(insert(responses).values(**values, kept_bytes=kept.kept_bytes, used_at=now))
-    for response_id in sorted(chain):  # In one order, so that nobody waits in a circle.
+    for response_id in sorted(chain):  # In one order, against deadlocks.
         connection.execute(update(responses).where(responses.c.id == response_id).values(used_at=now))
 
 

@@ -45,7 +45,7 @@ def _add(
     if not _is_new(connection, now, writer, batch):
         return
     begun = False
-    for place in sorted(used):  # In one order, so that nobody waits in a circle.
+    for place in sorted(used):  # In one order, against deadlocks.
         begun |= _add_one(connection, place, used[place])
     if begun:
         oldest = now.date() - timedelta(days=limits.USAGE_KEPT_DAYS)

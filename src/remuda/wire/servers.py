@@ -60,7 +60,7 @@ class ServerModel(Message):
 
 
 class ServerView(Message):
-    """Frontend to admin. Its key is not shown to anybody. `up` and `reason` are as this frontend sees it."""
+    """Frontend to admin. Its key is never shown. `up` and `reason` are as this frontend sees it."""
 
     name: str
     url: str

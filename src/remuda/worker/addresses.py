@@ -90,7 +90,7 @@ def bind_host(frontend_host: str) -> str:
 
 
 def backends_bind(settings: AddressSettings, frontend_url: str) -> str:
-    """Where backends listen: on loopback only when nothing says that anybody off this machine calls them."""
+    """Where backends listen: on loopback only when nothing says that other machines call them."""
     host = _bind(frontend_url, settings.advertise_addr, settings.addr)
     if is_loopback(host):
         return "127.0.0.1"

@@ -29,7 +29,7 @@ _RESUBSCRIBE = Backoff(
 )
 
 
-class NobodyListens:
+class NoListener:
     """For a worker that can only be told to stop."""
 
     def handlers(self, node: NodeId, publish: Publish) -> Mapping[str, Hear]:
@@ -53,7 +53,7 @@ class BusSession:
         self._open_bus = open_bus
         self._registration = registration
         self._on_stop = on_stop
-        self._listener = listener or NobodyListens()
+        self._listener = listener or NoListener()
         self._entropy = entropy
         self._deafness = ""  # Why commands cannot reach us although the bus is connected.
 

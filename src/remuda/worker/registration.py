@@ -42,7 +42,7 @@ class Registration:
         entropy: Entropy,
         enrolled: Callable[[Enrolment], None] = lambda _: None,
     ) -> None:
-        """`enrolled` is called with each answer before anybody else can act on it."""
+        """`enrolled` is called with each answer before anything else can act on it."""
         self.standing = ObservableValue(EnrolmentStatus())
         self._frontend = frontend
         self._describe = describe

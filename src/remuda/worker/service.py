@@ -174,7 +174,7 @@ class Worker:
         self._ended.set()
 
     async def _furnished(self, services: TaskGroup, open_things: AsyncExitStack) -> App:
-        """Whatever runs backends is up before anybody can ask for one."""
+        """Whatever runs backends is up before commands are accepted."""
         if self._room is None:
             return probes(lambda: self._membership.why_unready)
         await services.start(self._room.run)

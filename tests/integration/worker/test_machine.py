@@ -376,7 +376,7 @@ async def test_a_port_that_is_shared_with_another_program_is_not_ours(yard: Yard
         foreign.listen()
         assert await process.listener_on(port) is PortListener.OTHERS
     assert await process.end(SHORT)
-    assert await process.listener_on(port) is PortListener.NOBODY
+    assert await process.listener_on(port) is PortListener.NONE
 
 
 async def test_a_folder_put_in_the_place_of_another_is_noticed(yard: Yard) -> None:

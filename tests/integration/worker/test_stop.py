@@ -12,7 +12,7 @@ from anyio.abc import TaskGroup, TaskStatus
 from remuda.core import limits
 from remuda.wire import subjects
 from remuda.worker.backend_runtime import BackendRuntime
-from remuda.worker.bus_session import NobodyListens
+from remuda.worker.bus_session import NoListener
 from remuda.worker.enrolment import WorkerPhase
 from remuda.worker.http.app import probes
 from remuda.worker.http.server import App
@@ -140,9 +140,7 @@ class Backends:
 async def test_backends_end_after_the_requests_that_are_in_flight(frontend: LocalAiFrontend) -> None:
     backends = Backends(frontend)
     room = cast(BackendRuntime, backends)
-    worker = make_worker(
-        frontend.url, reports=NothingYet(), listener=NobodyListens(), make_room=lambda _: room
-    )
+    worker = make_worker(frontend.url, reports=NothingYet(), listener=NoListener(), make_room=lambda _: room)
     with anyio.fail_after(30):
         async with anyio.create_task_group() as tasks:
             await tasks.start(worker.run)

@@ -297,7 +297,7 @@ class FrontendSettings(SourceSettings):
     response_retention: Annotated[
         Duration,
         Setting(
-            "How long responses (of OpenAI's Responses API) are kept that nobody goes on with.",
+            "How long responses (of OpenAI's Responses API) are kept after their last use.",
             durations.ACCEPTED,
         ),
     ] = timedelta(days=30)

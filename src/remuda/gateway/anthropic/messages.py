@@ -63,7 +63,7 @@ class ThinkingBlock(_Tagged, tag="thinking"):
 
 
 class RedactedThinkingBlock(_Tagged, tag="redacted_thinking"):
-    """Can be read by whoever wrote it only."""
+    """Only its writer can read it."""
 
 
 class ToolUseBlock(_Tagged, tag="tool_use"):

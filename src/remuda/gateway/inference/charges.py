@@ -26,7 +26,7 @@ async def charge(
 
 
 def settle(limits: KeyLimits, response: ClientResponse) -> None:
-    """The request is over. One whose tokens nobody has counted costs its prompt, if a replica began it."""
+    """The request is over. One whose tokens were not counted costs its prompt, if a replica began it."""
     held, tally = response.charge, response.tally
     if held is None:
         return

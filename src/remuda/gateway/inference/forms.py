@@ -18,7 +18,7 @@ def read_form(content_type: str, body: bytes) -> Sliced["FormFields"]:
 
 
 class FormFields:
-    """Fields that nobody asks for are left alone, as in JSON bodies."""
+    """Fields that are not asked for are left alone, as in JSON bodies."""
 
     def __init__(self, parts: Sequence[FormPart]) -> None:
         self._texts: dict[str, list[memoryview]] = {}

@@ -115,7 +115,7 @@ def human_count(parameters: int) -> str:
 
 def digest(manifest: Manifest | None) -> str:
     """By which a client tells that a model has changed: of what it was installed from, if that has one, else
-    of its files. Empty: people brought them, and nobody has hashed them."""
+    of its files. Empty: people brought them, and they have not been hashed."""
     if manifest is None:
         return ""
     revision = manifest.revision.removeprefix(_SHA256)

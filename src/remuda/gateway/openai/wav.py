@@ -84,7 +84,7 @@ def wav_problem(content: bytes | memoryview) -> str:
 
 
 def streamed_head(sample_rate: int) -> bytes:
-    """For samples of 16 bits, of one channel, of which nobody knows how many will come."""
+    """For samples of 16 bits, of one channel, whose number is not known yet."""
     written = _FORMAT.pack(_PLAIN, 1, sample_rate, sample_rate * 2, 2, 16)
     unknown = UNKNOWN_BYTES.to_bytes(4, "little")
     return b"RIFF%bWAVEfmt \x10\x00\x00\x00%bdata%b" % (unknown, written, unknown)

@@ -1,1 +1,1 @@
-"""OpenAI's Responses API: conversations as items, kept for whoever goes on with them."""
+"""OpenAI's Responses API: conversations as items, kept so that clients can go on with them."""

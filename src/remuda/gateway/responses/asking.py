@@ -1,5 +1,5 @@
 """From a request for a response to the answer: what was said before it is fetched, what it comes to is kept,
-and what nobody waits for is worked on in the background.
+and what no client waits for is worked on in the background.
 """
 
 from collections.abc import Sequence

@@ -45,7 +45,7 @@ class ResponsesRequest(msgspec.Struct, frozen=True):
 def parse(body: bytes) -> ResponsesRequest:
     known = decoded(BODY, body, CHOICES)
     if known.background and known.store is False:
-        raise InvalidField("background needs store, or nobody could ask for the answer", "store")
+        raise InvalidField("background needs store: the answer is fetched from there", "store")
     if known.background and known.stream:
         words = "background: what is answered in the background is not streamed"
         raise InvalidField(words, "stream", hint=f"ask for it with GET {PATH}/ID until it is completed")

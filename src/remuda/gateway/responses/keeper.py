@@ -1,5 +1,5 @@
-"""Keeps responses, and works in the background on those that nobody waits for. What is worked on is held by a
-lease in the store, so that it has failed, and not is in progress for ever, when this frontend is killed.
+"""Keeps responses, and works in the background on those that no client waits for. What is worked on is held
+by a lease in the store: should this frontend be killed, it has failed, and is not in progress for ever.
 """
 
 from collections.abc import Awaitable, Callable, Collection

@@ -67,7 +67,7 @@ class _OpenCall:
 
 
 class ResponseRenderer:
-    """`streams`: somebody reads events; else they are not written."""
+    """`streams`: the client reads events; else they are not written."""
 
     stream_type: Final = SSE
 

@@ -1,5 +1,5 @@
 """The answer to a request for a response, on its way to the client: told as it comes, or all at once. It is
-kept before its end is told, so that whoever reads of the end finds it."""
+kept before its end is told, so that clients that read of the end find it."""
 
 from collections.abc import Awaitable, Callable, Sequence
 

@@ -216,7 +216,7 @@ class _Messages:
 
 
 def _thoughts(item: Item) -> Iterator[str]:
-    """A summary stands for thoughts that nobody tells."""
+    """A summary stands for thoughts that are withheld."""
     content = item.content if isinstance(item.content, list) else ()
     yield from (part.text for part in content or item.summary or ())
 

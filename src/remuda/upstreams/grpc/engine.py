@@ -98,7 +98,7 @@ async def _health(endpoint: ReplicaEndpoint) -> bool | None:
 
 
 async def _answer(endpoint: ReplicaEndpoint, method: str, request: bytes) -> bytes:
-    """Over a connection of its own, by which it is seen whether anybody listens now."""
+    """Over a connection of its own, by which it is seen whether the port is listened on now."""
     channel = Channel(endpoint.address, endpoint.token)
     try:
         with GrpcCall(await channel.call(method, request), limits.LOAD_S) as call:

@@ -386,7 +386,7 @@ class Pool:
         return connection
 
     def _look(self) -> None:
-        """Has anybody waited for too long, or anything lain idle for too long?"""
+        """Has a caller waited, or a connection been idle, for too long?"""
         now_s = self._loop.time()
         for connection in self._busy:
             connection.hurry(now_s)

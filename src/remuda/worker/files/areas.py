@@ -66,7 +66,7 @@ class FileAreas:
         return found
 
     def refuse_checksum(self, place: FilePlace) -> None:
-        """Invalid for the name of the checksum that is kept beside a file which is here: whoever writes there
+        """Invalid for the name of the checksum that is kept beside a file which is here: who writes there
         would say what is in the other. Blocks on the disk."""
         of = place.name.removesuffix(HASH_SUFFIX)
         if of in (place.name, ""):

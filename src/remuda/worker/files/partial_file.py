@@ -1,7 +1,7 @@
 """A file on its way: it arrives under a hidden name, is hashed as it comes, and takes its place when whole.
 
-All methods block on the disk, so they are called in threads. What replaces a file never changes it: whoever
-has the old one open, or shares it by a hard link, keeps it as it was.
+All methods block on the disk, so they are called in threads. What replaces a file never changes it: where
+the old one is open, or shared by a hard link, it stays as it was.
 """
 
 import fcntl

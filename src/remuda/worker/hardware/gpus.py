@@ -98,7 +98,7 @@ def _device(nvml: Nvml, index: int, host: Host, ram: Capacity) -> GpuFindings:
     slices = _answer(device.slices, None)
     if slices is None:
         whole, problem = _part(device, device, host, ram)
-        # Slices go by other names than numbers; and where the owner has chosen, nobody else does.
+        # Slices go by other names than numbers; and where the owner has chosen, we do not.
         chosen = bool(host.environ.get("CUDA_VISIBLE_DEVICES"))
         parts = [(replace(whole, index=None if chosen else index), problem)]
     else:

@@ -88,7 +88,7 @@ async def refuse_method(scope: Scope, send: AsgiSend, allowed: bytes) -> None:
 
 class BoundedConnection(HttpToolsProtocol):
     """Refuses a head that is too long, and a body with more framing (sizes of chunks, trailers) than makes
-    sense: both are held in memory before anybody has shown a token."""
+    sense: both are held in memory before a token was shown."""
 
     _in_head = True
     _framing_bytes = 0

@@ -184,7 +184,7 @@ class SupervisorContext:
 
 @dataclass(frozen=True, slots=True)
 class _Ending:
-    """Why a life is over, without anybody having asked for it."""
+    """Why a life is over, without having been asked for."""
 
     reason: str
     lived: timedelta = timedelta()

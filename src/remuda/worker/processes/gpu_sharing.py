@@ -53,7 +53,7 @@ class OthersUse:
 
 @dataclass(frozen=True, slots=True)
 class Sharing:
-    """What came of the looks so far. `claimed`: in words, who uses it now; empty: nobody else does."""
+    """What came of the looks so far. `claimed`: in words, who uses it now; empty: no others do."""
 
     claimed: str = ""
     seen: int = 0  # Looks that saw use, one after the other.
@@ -128,7 +128,7 @@ class GpuSharing:
         before = self._sharing
         self._sharing = after_look(before, use, self._clock.monotonic())
         if self._sharing.claimed != before.claimed:
-            log.info("gpu_sharing_changed", claimed=self._sharing.claimed or "nobody else uses it")
+            log.info("gpu_sharing_changed", claimed=self._sharing.claimed or "no other programs use it")
             self._changed()
 
     def _look(self) -> OthersUse:

@@ -170,7 +170,7 @@ class LocalProcess:
         # Looked at twice: what is closed meanwhile has no owner that could be found.
         if foreign & (listeners(port) or frozenset()):
             return PortListener.OTHERS
-        return PortListener.OURS if found - foreign else PortListener.NOBODY
+        return PortListener.OURS if found - foreign else PortListener.NONE
 
     def _sockets_among(self, wanted: frozenset[int]) -> frozenset[int]:
         """Those of it and of all that it started. OSError when that is not ours to know."""

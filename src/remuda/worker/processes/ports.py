@@ -15,7 +15,7 @@ class PortListener(Enum):
 
     OURS = "ours"  # The process or one that it started, and no other; also when that is unknown.
     OTHERS = "others"
-    NOBODY = "nobody"
+    NONE = "none"
 
 
 class Process(Protocol):

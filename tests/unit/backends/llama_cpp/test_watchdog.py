@@ -14,7 +14,7 @@ from remuda.backends.llama_cpp.watchdog import StepLimit, Watchdog
 
 pytestmark = pytest.mark.anyio
 
-NOBODY = (1 << 31) - 1  # No process: without its CPU time the clock's time counts.
+NO_PROCESS = (1 << 31) - 1  # Without its CPU time the clock's time counts.
 AT_ONCE = StepLimit(least_s=0.0, token_s=0.0, slots=1, batch=1)
 
 
@@ -60,7 +60,7 @@ async def refusals(*bound: bool, left: int = 0, late: int = 0) -> list[Refused]:
     ):
         tasks.start_soon(listener.serve, say_nothing)
         limit = replace(AT_ONCE, least_s=0.5 if late else 0.0)
-        dog = Watchdog(NOBODY, EngineConnection(listener.extra(SocketAttribute.local_port), "key"), limit)
+        dog = Watchdog(NO_PROCESS, EngineConnection(listener.extra(SocketAttribute.local_port), "key"), limit)
         for _ in range(left):
             with pytest.raises(KeyboardInterrupt), dog.working(bound=True):
                 raise KeyboardInterrupt
@@ -109,7 +109,7 @@ async def test_a_call_that_was_given_up_counts_for_as_long_as_its_step(
 
 
 async def test_an_engine_that_ended_by_itself_is_told_as_such() -> None:
-    dog = Watchdog(NOBODY, EngineConnection(1, "key"), AT_ONCE)
+    dog = Watchdog(NO_PROCESS, EngineConnection(1, "key"), AT_ONCE)
 
     with pytest.raises(EngineGone), dog.working(bound=True):
         raise EngineGone("it is gone")
