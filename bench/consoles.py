@@ -111,7 +111,7 @@ async def measure(running: Running, count: int, effort: Effort) -> Cost:
         await asyncio.sleep(effort.rest_s)
         rest_s, received = running.cpu_s() - before_s, sum(one.received for one in opened) - before
         before_s = running.cpu_s()
-        answered = await ask_many(running.place, body(), AT_ONCE, effort.requests // AT_ONCE)
+        answered = await ask_many(running.place, body(running.place.api), AT_ONCE, effort.requests // AT_ONCE)
         request_us = (running.cpu_s() - before_s) / len(answered) * US
     return Cost(request_us, rest_s / effort.rest_s * PERCENT, received / effort.rest_s / max(count, 1))
 
@@ -122,7 +122,7 @@ async def rounds(running: Running, effort: Effort) -> dict[int, list[Cost]]:
     found: dict[int, list[Cost]] = {count: [] for count in CONSOLES}
     async with asyncio.TaskGroup() as tasks:
         beating = tasks.create_task(fleet.beat())
-        await ask_many(running.place, body(), AT_ONCE, 10)
+        await ask_many(running.place, body(running.place.api), AT_ONCE, 10)
         for _ in range(effort.rounds):
             for count in CONSOLES:
                 found[count].append(await measure(running, count, effort))
