@@ -26,8 +26,8 @@ from typing import Final
 import uvloop
 
 from bench import gateway_targets as targets
-from bench.gateway_figures import DIRECT, NGINX, Figures, document, table
-from bench.gateway_frontend import frontend
+from bench.gateway_figures import DIRECT, KEYED, LIMITED, NGINX, Figures, document, table
+from bench.gateway_frontend import Keys, frontend
 from bench.gateway_load import (
     ANTHROPIC,
     FLOW_LIMIT_S,
@@ -41,7 +41,6 @@ from bench.gateway_load import (
 from bench.gateway_targets import Running, Target
 from bench.mock_upstreams import HOLD, MODEL, TOKENS_PER_S
 
-LIMITED: Final = "remuda-limits"  # As remuda-http, with a key that has every limit.
 PEERS: Final = ("litellm", "vllm-router")
 AT_ONCE: Final = 32
 SLOW_US: Final = 1000.0
@@ -206,7 +205,8 @@ def _gateways(litellm: str | None, vllm_router: str | None) -> dict[str, tuple[s
         NGINX: ("http", targets.nginx),
         "remuda-http": ("http", frontend("http")),
         "remuda-grpc": ("grpc", frontend("grpc")),
-        LIMITED: ("http", frontend("http", limited=True)),
+        KEYED: ("http", frontend("http", keys=Keys.ASKED_FOR)),
+        LIMITED: ("http", frontend("http", keys=Keys.LIMITED)),
         "remuda-grpc-anthropic": ("grpc", frontend("grpc", api=ANTHROPIC)),
         "remuda-grpc-ollama": ("grpc", frontend("grpc", api=OLLAMA)),
         "remuda-grpc-responses": ("grpc", frontend("grpc", api=RESPONSES)),

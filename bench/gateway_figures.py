@@ -11,6 +11,9 @@ NAN: Final = float("nan")
 BASE_AIM_MB: Final = 120.0
 AIMS: Final = {"remuda-http": (5.0, 2.5), "remuda-grpc": (14.0, 4.5)}  # Times nginx: a request, a token.
 DIRECT, NGINX = "direct", "nginx"
+KEYED: Final = "remuda-keys"  # As remuda-http, but asks for keys.
+LIMITED: Final = "remuda-limits"  # As remuda-keys, with a key that has every limit.
+LIMITS_AIM: Final = 1.15
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +102,12 @@ def _ours(seen: Seen) -> list[str]:
             if other not in (DIRECT, NGINX, *AIMS):
                 request, token = (_ratio(seen, name, other, cost) for cost in (_request, _token))
                 lines.append(f"  {request:.3f} times {other} for a request, {token:.3f} for a token")
+    if KEYED in seen and LIMITED in seen:
+        request, token = (_ratio(seen, LIMITED, KEYED, cost) for cost in (_request, _token))
+        lines.append(
+            f"{LIMITED}: {request:.3f} times {KEYED} for a request, {token:.3f} for a token "
+            f"(aim {LIMITS_AIM:g})"
+        )
     return lines
 
 

@@ -5,6 +5,7 @@ import json
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from enum import Enum, auto
 from pathlib import Path
 from typing import Final
 
@@ -27,20 +28,31 @@ _LIMITS: Final = {
 }
 
 
-def frontend(protocol: str, *, limited: bool = False, api: Api = OPENAI) -> Target:
-    """With a replica that speaks `http` or `grpc`, and a key that may be held to limits. It reaches none.
-    `api`: in which it is asked."""
+class Keys(Enum):
+    """What a frontend asks of those who come to it."""
+
+    NOT_ASKED_FOR = auto()  # It serves loopback alone.
+    ASKED_FOR = auto()
+    LIMITED = auto()  # The key has every limit, and reaches none.
+
+
+def frontend(
+    protocol: str, *, keys: Keys = Keys.NOT_ASKED_FOR, api: Api = OPENAI, source: str = ""
+) -> Target:
+    """With a replica that speaks `http` or `grpc`. `api`: in which it is asked. A key is always sent.
+    `source`: the folder of another version's packages."""
 
     @contextmanager
     def target(upstream_port: int) -> Iterator[Running]:
         with tempfile.TemporaryDirectory(prefix="remuda-bench-") as folder, ranch(Path(folder)) as place:
-            where = ("--host", "0.0.0.0") if limited else ()  # Keys limit nothing on loopback.
-            started = place.frontend("frontend", "--auto-approve", *where)
+            where = () if keys is Keys.NOT_ASKED_FOR else ("--host", "0.0.0.0")
+            environ = {"PYTHONPATH": source} if source else {}
+            started = place.frontend("frontend", "--auto-approve", *where, **environ)
             process, bus = psutil.Process(started.pid), started.child("nats-server")
             pin(process, GATEWAY_CORE)  # But not its nats-server, which stays with the others.
             _join(place, started, f"{HOST}:{upstream_port}", protocol)
             _load(started)
-            yield Running(Place(_port(started), _key(started, limited), api), process, bus)
+            yield Running(Place(_port(started), _key(started, keys), api), process, bus)
 
     return target
 
@@ -65,7 +77,7 @@ def _load(started: Frontend) -> None:
     assert answer.status_code == 200, f"the mock replica was not loaded: {answer.text}\n{started.log}"
 
 
-def _key(started: Frontend, limited: bool) -> str:
-    wanted = {"name": "bench", **(_LIMITS if limited else {})}
+def _key(started: Frontend, keys: Keys) -> str:
+    wanted = {"name": "bench", **(_LIMITS if keys is Keys.LIMITED else {})}
     made = started.ask("POST", "/api/keys", wanted).raise_for_status()
     return str(made.json()["key"])

@@ -10,7 +10,7 @@ from remuda.core.errors import RemudaError
 class LimitState(NamedTuple):
     """How one limit stands, for headers. `resets_in_s`: until all of it is there again."""
 
-    kind: LimitKind
+    of_requests: bool  # Else of tokens.
     limit: int
     remaining: int
     resets_in_s: float

@@ -13,7 +13,7 @@ import anyio
 import structlog
 from anyio.abc import TaskStatus
 
-from remuda.accounts.budgets import QUOTAS, Lease, LeaseClaim, LimitKind, LimitSpan, limits_of
+from remuda.accounts.budgets import ALWAYS, QUOTAS, Lease, LeaseClaim, LimitKind, LimitSpan, limits_of
 from remuda.accounts.keys import ApiKey
 from remuda.accounts.limit_state import LimitReached, LimitState, QuotaUsedUp
 from remuda.accounts.shares import LimitShare
@@ -37,26 +37,51 @@ class LeaseStore(Protocol):
         ...
 
 
-class ChargePart(NamedTuple):
-    share: LimitShare
-    span: LimitSpan
-    set_aside: int
-
-
 class Charge(NamedTuple):
-    """What was set aside for one request."""
+    """What was set aside for one request: of each of `shares`, in which span, and how much."""
 
     key: str
-    parts: tuple[ChargePart, ...]
+    shares: "Shares"
+    spans: tuple[LimitSpan, ...]
+    set_aside: tuple[int, ...]
     prompt_tokens: int  # As estimated.
     open_ended: bool  # The answer is not bounded.
+
+
+class Shares:
+    """One frontend's shares of all limits of one key, which each request takes some of together: a tuple of
+    them for each request would take as long as everything else that is done for its limits."""
+
+    def __init__(self, every: Sequence[LimitShare]) -> None:
+        self.every = tuple(every)
+        self.spans = tuple(share.span for share in every)
+        self._until = min((span.ends for span in self.spans), default=ALWAYS.ends)
+        kinds = {share.kind: share for share in every}
+        told = (tuple(kinds[kind] for kind in some if kind in kinds) for some in _TOLD)
+        self.told = tuple(some for some in told if some)
+        """Of those in a tuple, clients are told of one."""
+
+    def at(self, now: datetime) -> None:
+        """Begin new spans where the last ones are over."""
+        if now >= self._until:
+            for share in self.every:
+                share.at(now)
+            self.spans = tuple(share.span for share in self.every)
+            self._until = min(span.ends for span in self.spans)
+
+    def short(self, tokens: int) -> list[LimitShare]:
+        """Those of which not enough is set aside."""
+        return [share for share in self.every if not share.has(1 if share.of_requests else tokens)]
+
+    def spend(self, tokens: int) -> tuple[int, ...]:
+        """What was set aside of each."""
+        return tuple([share.spend(1 if share.of_requests else tokens) for share in self.every])
 
 
 @dataclass(slots=True)
 class _KeyState:
     terms: KeyTerms
-    shares: dict[LimitKind, LimitShare]
-    told: Sequence[Sequence[LimitShare]]  # Of those in a list, clients are told of one.
+    shares: Shares
     typical: float = _TYPICAL_TOKENS
     name: str = field(default="", kw_only=True)
 
@@ -83,19 +108,20 @@ class KeyLimits:
         """Set aside what the request may take. LimitReached where the key may not take it. `answer_tokens`:
         None where the answer is not bounded."""
         state = self._state(key)
+        shares = state.shares
         tokens = prompt_tokens + (math.ceil(state.typical) if answer_tokens is None else answer_tokens)
-        charge = Charge(key.id, (), prompt_tokens, answer_tokens is None)
-        if not self._short(state, tokens):
-            return charge._replace(parts=_taken(state, tokens))
-        return charge._replace(parts=await self._when_leased(state, tokens))
+        if shares.short(tokens):
+            await self._when_leased(state, tokens)
+        set_aside = shares.spend(tokens)
+        return Charge(key.id, shares, shares.spans, set_aside, prompt_tokens, answer_tokens is None)
 
     def settle(self, charge: Charge, tokens: int, answer_tokens: int) -> None:
         """The request is over, and took so many tokens altogether."""
-        for share, span, set_aside in charge.parts:
-            if share.kind is LimitKind.CONCURRENT_REQUESTS:
-                share.settle(span, set_aside, 0)
-            elif not share.of_requests:
+        for share, span, set_aside in zip(charge.shares.every, charge.spans, charge.set_aside, strict=True):
+            if not share.of_requests:
                 share.settle(span, set_aside, tokens)
+            elif share.kind is LimitKind.CONCURRENT_REQUESTS:
+                share.settle(span, set_aside, 0)
         state = self._keys.get(charge.key)
         if state is not None and charge.open_ended and answer_tokens:
             state.typical = max(float(answer_tokens), _SLOWLY * state.typical)
@@ -106,7 +132,7 @@ class KeyLimits:
         if state is None:
             return []
         now = self._now()
-        return [_standing(_told(shares), now) for shares in state.told]
+        return [_standing(_told(shares), now) for shares in state.shares.told]
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         task_status.started()
@@ -128,8 +154,8 @@ class KeyLimits:
     async def exchange(self) -> None:
         """Tell the store what is due, and ask it for what will be needed."""
         now = self._now()
-        for share in self._shares():
-            share.at(now)
+        for state in self._keys.values():
+            state.shares.at(now)
         due = [share for share in self._shares() if share.due(now)]
         for start in range(0, len(due), limits.KEY_CLAIMS_AT_ONCE_MAX):
             if not await self._exchange(due[start : start + limits.KEY_CLAIMS_AT_ONCE_MAX]):
@@ -170,7 +196,7 @@ class KeyLimits:
             share.turn()
 
     def _shares(self) -> list[LimitShare]:
-        return [share for state in self._keys.values() for share in state.shares.values()]
+        return [share for state in self._keys.values() for share in state.shares.every]
 
     def _now(self) -> datetime:
         return self._clock.now() + self._ahead
@@ -179,37 +205,34 @@ class KeyLimits:
         state = self._keys.get(key.id)
         if state is None or state.terms is not key.terms:
             state = self._keys[key.id] = self._limited(key, state)
-        now = self._now()
-        for share in state.shares.values():
-            share.at(now)
+        state.shares.at(self._now())
         return state
 
     def _limited(self, key: ApiKey, before: _KeyState | None) -> _KeyState:
         now = self._now()
-        known = {} if before is None else before.shares
-        shares = dict[LimitKind, LimitShare]()
+        known = {} if before is None else {share.kind: share for share in before.shares.every}
+        shares = list[LimitShare]()
         for kind, limit in limits_of(key.terms).items():
-            shares[kind] = known.get(kind) or LimitShare(key.id, kind, limit, now)
-            shares[kind].limited_to(limit)
+            shares.append(known.get(kind) or LimitShare(key.id, kind, limit, now))
+            shares[-1].limited_to(limit)
         typical = float(_TYPICAL_TOKENS) if before is None else before.typical
-        told = [[shares[kind] for kind in kinds if kind in shares] for kinds in _TOLD]
-        return _KeyState(key.terms, shares, [some for some in told if some], typical, name=key.name)
+        return _KeyState(key.terms, Shares(shares), typical, name=key.name)
 
-    def _short(self, state: _KeyState, tokens: int) -> list[LimitShare]:
-        """Those of which not enough is set aside."""
-        return [share for share in state.shares.values() if not share.has(_amount(share, tokens))]
-
-    async def _when_leased(self, state: _KeyState, tokens: int) -> tuple[ChargePart, ...]:
-        """Wait for the store, where it may have more than is known here."""
+    async def _when_leased(self, state: _KeyState, tokens: int) -> None:
+        """Wait for the store, where it may have more than is known here: until enough is set aside."""
+        shares = state.shares
         if self._waiting >= limits.KEY_CLAIMS_WAITING_MAX:
-            raise self._refusal(state, self._short(state, tokens), tokens)
+            raise self._refusal(state, shares.short(tokens), tokens)
         deadline_s = self._clock.monotonic() + limits.KEY_CLAIM_S
-        wanted = [(share, share.cost(_amount(share, tokens))) for share in state.shares.values()]
+        wanted = [(share, share.cost(1 if share.of_requests else tokens)) for share in shares.every]
         self._waiting += 1
         for share, cost in wanted:
             share.needed += cost
         try:
-            while short := self._short(state, tokens):
+            while True:
+                shares.at(self._now())  # They may be no key's any more: it was edited meanwhile.
+                if not (short := shares.short(tokens)):
+                    return
                 left_s = deadline_s - self._clock.monotonic()
                 if any(share.refused(self._now()) for share in short):
                     raise self._refusal(state, short, tokens)
@@ -218,7 +241,6 @@ class KeyLimits:
                 self._asked.set()
                 with anyio.move_on_after(left_s):
                     await self._answered.wait()
-            return _taken(state, tokens)
         finally:
             self._waiting -= 1
             for share, cost in wanted:
@@ -235,16 +257,6 @@ class KeyLimits:
         return made(_words(state.name, share, tokens), share.kind, wait_s, hint=hint)
 
 
-def _amount(share: LimitShare, tokens: int) -> int:
-    return 1 if share.of_requests else tokens
-
-
-def _taken(state: _KeyState, tokens: int) -> tuple[ChargePart, ...]:
-    return tuple(
-        ChargePart(share, share.span, share.spend(_amount(share, tokens))) for share in state.shares.values()
-    )
-
-
 def _resets_in_s(share: LimitShare, now: datetime) -> float:
     if share.kind is LimitKind.CONCURRENT_REQUESTS:
         return 1.0  # When a request will be over is not known.
@@ -258,13 +270,15 @@ _TOLD: Final = (  # Of each the first that there is, or the longest that is used
 
 
 def _told(shares: Sequence[LimitShare]) -> LimitShare:
-    used_up = [share for share in shares if not share.remaining]
-    return used_up[-1] if used_up else shares[0]
+    for share in reversed(shares):
+        if not share.remaining:
+            return share
+    return shares[0]
 
 
 def _standing(share: LimitShare, now: datetime) -> LimitState:
-    ends = now if share.kind is LimitKind.CONCURRENT_REQUESTS else share.span.ends
-    return LimitState(share.kind, share.limit, share.remaining, _resets_in_s(share, now), ends)
+    ends = now if share.span is ALWAYS else share.span.ends
+    return LimitState(share.of_requests, share.limit, share.remaining, _resets_in_s(share, now), ends)
 
 
 _PER: Final[Mapping[LimitKind, str]] = {

@@ -65,9 +65,10 @@ class LimitShare:
         return amount if amount < self.limit else self.limit
 
     def has(self, amount: int) -> bool:
+        spent = self.spent + (amount if amount < self.limit else self.limit)
         if self._told_at is not None and not self._away:  # As it nearly always is.
-            return self.spent + self.cost(amount) <= self._allowed
-        return self.spent + self.cost(amount) <= self._ceiling()
+            return spent <= self._allowed
+        return spent <= self._ceiling()
 
     def _ceiling(self) -> int:
         if self._told_at is None:
@@ -88,7 +89,7 @@ class LimitShare:
 
     def spend(self, amount: int) -> int:
         """What was set aside."""
-        cost = self.cost(amount)
+        cost = amount if amount < self.limit else self.limit
         self.spent += cost
         self._taken += cost
         return cost
@@ -96,15 +97,18 @@ class LimitShare:
     def settle(self, span: LimitSpan, set_aside: int, took: int) -> None:
         """A request that had so much set aside in that span is over, and took this. What it took beyond that
         is owed, also in the next span."""
-        if took > set_aside or span == self.span:
-            self.spent = max(self.spent + took - set_aside, 0)
+        if took > set_aside or span is self.span or span == self.span:
+            spent = self.spent + took - set_aside
+            self.spent = spent if spent > 0 else 0
 
     @property
     def remaining(self) -> int:
         """As far as is known here, of all that is left to everybody."""
-        if self._told_at is None:
-            return max(self.limit - self.spent, 0)
-        return max(min(self._allowed - self.spent + self._free, self.limit), 0)
+        known = self.limit if self._told_at is None else self._allowed + self._free
+        left = known - self.spent
+        if left < 0:
+            return 0
+        return left if left < self.limit else self.limit
 
     def turn(self) -> None:
         """About a second has passed."""

@@ -118,9 +118,9 @@ async def test_answers_that_nobody_has_bounded_are_expected_to_be_like_those_bef
     key = rig.key(KeyTerms(tokens_per_minute=10_000))
     async with rig.frontend() as limits:
         charge = await limits.admit(key, 10, None)
-        assert charge.parts[0].set_aside == 266
+        assert charge.set_aside == (266,)
         limits.settle(charge, 3000, 2990)
-        assert (await limits.admit(key, 10, None)).parts[0].set_aside == 3000
+        assert (await limits.admit(key, 10, None)).set_aside == (3000,)
 
 
 async def test_two_frontends_let_in_as_many_as_one_would(rig: Rig) -> None:

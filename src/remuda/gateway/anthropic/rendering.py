@@ -11,7 +11,7 @@ from remuda.accounts.limit_state import LimitState
 from remuda.core.errors import RemudaError
 from remuda.gateway.anthropic.errors import AnthropicRefusal, refusal
 from remuda.gateway.inference.event_streams import EVENT_END, SSE, EventStreamFormat, ended
-from remuda.gateway.inference.limit_headers import HeaderFields, limit_headers
+from remuda.gateway.inference.limit_headers import HeaderFields, HeaderNames, limit_headers
 from remuda.gateway.inference.text_answers import Choice, ToolCall, made_up_id
 from remuda.inference.answers import Delta, FinishReason, ToolCallDelta, Usage
 from remuda.inference.model import InferenceCall
@@ -23,6 +23,7 @@ _BLOCK: Final = b'event: content_block_start\ndata: {"type":"content_block_start
 _DELTA: Final = b'event: content_block_delta\ndata: {"type":"content_block_delta","index":%d,"delta":'
 _BLOCK_END: Final = b'event: content_block_stop\ndata: {"type":"content_block_stop","index":%d}\n\n'
 _NO_CALL: Final = -1
+_LIMIT_HEADERS: Final = HeaderNames.of("anthropic-ratelimit-{of}-{what}")
 _encode: Final = msgspec.json.Encoder().encode
 
 
@@ -35,13 +36,17 @@ class AnthropicFormat(EventStreamFormat):
         return refusal(error)
 
     def limit_headers(self, limits: Sequence[LimitState]) -> HeaderFields:
-        return limit_headers(
-            limits, "anthropic-ratelimit-", "{of}-{what}", lambda one: f"{one.resets_at:%Y-%m-%dT%H:%M:%SZ}"
-        )
+        return limit_headers(limits, _LIMIT_HEADERS, _reset)
 
     def last_event(self, body: bytes, written: bytes) -> bytes:
         """Streams of this API hold no whole answers: it is the body of an error."""
         return ended(written) + b"event: error\ndata: " + body + EVENT_END
+
+
+def _reset(limit: LimitState) -> bytes:
+    """As RFC 3339 has it, to the second: a third of what strftime takes."""
+    at = limit.resets_at
+    return b"%04d-%02d-%02dT%02d:%02d:%02dZ" % (at.year, at.month, at.day, at.hour, at.minute, at.second)
 
 
 ANTHROPIC: Final = AnthropicFormat()

@@ -11,6 +11,8 @@ from remuda.gateway.client_response import ClientResponse
 from remuda.inference.model import InferenceCall
 from remuda.inference.requests import ChatRequest, CompletionRequest, EmbeddingRequest, RerankRequest
 
+_WITH_TOKENS: Final = (ChatRequest, CompletionRequest)  # Tuples: a union is made anew each time it is named.
+_WITH_PROMPTS: Final = (*_WITH_TOKENS, EmbeddingRequest, RerankRequest)
 _BYTES_PER_TOKEN: Final = 4
 _PROMPT_TOKENS_MAX: Final = 1 << 17  # Pictures are in bodies, too, and are no text: only so much is believed.
 
@@ -53,7 +55,7 @@ def note(usage: UsageCounter, response: ClientResponse) -> None:
 
 def _prompt_tokens(call: InferenceCall, body_bytes: int) -> int:
     """As estimated: the model alone could count them."""
-    if not isinstance(call.request, ChatRequest | CompletionRequest | EmbeddingRequest | RerankRequest):
+    if not isinstance(call.request, _WITH_PROMPTS):
         return 0
     most = call.context or _PROMPT_TOKENS_MAX
     return min(-(-body_bytes // _BYTES_PER_TOKEN), most)
@@ -62,7 +64,7 @@ def _prompt_tokens(call: InferenceCall, body_bytes: int) -> int:
 def _answer_tokens(call: InferenceCall) -> int | None:
     """The most that the answers may have; None: as many as the model likes."""
     request = call.request
-    if not isinstance(request, ChatRequest | CompletionRequest):
+    if not isinstance(request, _WITH_TOKENS):
         return 0
     bound = request.max_tokens
     if isinstance(request, ChatRequest) and request.max_completion_tokens is not None:

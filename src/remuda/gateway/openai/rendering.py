@@ -7,6 +7,7 @@ import base64
 import math
 import sys
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Final
 
 import msgspec
@@ -16,19 +17,23 @@ from remuda.core.errors import RemudaError
 from remuda.core.slices import Budget, Sliced
 from remuda.gateway.inference.event_streams import EVENT_END, EVENT_START, SSE, EventStreamFormat, ended
 from remuda.gateway.inference.floats import short_floats
-from remuda.gateway.inference.limit_headers import HeaderFields, limit_headers
+from remuda.gateway.inference.limit_headers import HeaderFields, HeaderNames, limit_headers
 from remuda.gateway.inference.text_answers import Choice, made_up_id
 from remuda.gateway.openai.errors import ErrorResponse, refusal
 from remuda.inference.answers import NOTHING, Delta, FinishReason, Score, ToolCallDelta, Usage, Vector
 from remuda.inference.model import InferenceCall
 from remuda.inference.requests import ChatRequest, CompletionRequest, EmbeddingRequest, RerankRequest
 
+_DURATIONS_MAX: Final = 64
 DONE: Final = b"data: [DONE]\n\n"
 
 
 def event(data: bytes) -> bytes:
     """`data` is JSON on one line."""
     return EVENT_START + data + EVENT_END
+
+
+_LIMIT_HEADERS: Final = HeaderNames.of("x-ratelimit-{what}-{of}")
 
 
 class OpenAiFormat(EventStreamFormat):
@@ -38,20 +43,25 @@ class OpenAiFormat(EventStreamFormat):
         return refusal(error)
 
     def limit_headers(self, limits: Sequence[LimitState]) -> HeaderFields:
-        return limit_headers(limits, "x-ratelimit-", "{what}-{of}", _duration)
+        return limit_headers(limits, _LIMIT_HEADERS, _reset)
 
     def last_event(self, body: bytes, written: bytes) -> bytes:
         """Whatever was `written` last is ended first."""
         return ended(written) + event(body) + DONE
 
 
-def _duration(limit: LimitState) -> str:
+def _reset(limit: LimitState) -> bytes:
+    return _duration(math.ceil(limit.resets_in_s))
+
+
+@lru_cache(_DURATIONS_MAX)  # Those of all answers of a second are the same few.
+def _duration(seconds: int) -> bytes:
     """As OpenAI writes it: 1s, 6m0s."""
-    minutes, seconds = divmod(math.ceil(limit.resets_in_s), 60)
+    minutes, seconds = divmod(seconds, 60)
     hours, minutes = divmod(minutes, 60)
     if hours:
-        return f"{hours}h{minutes}m{seconds}s"
-    return f"{minutes}m{seconds}s" if minutes else f"{seconds}s"
+        return b"%dh%dm%ds" % (hours, minutes, seconds)
+    return b"%dm%ds" % (minutes, seconds) if minutes else b"%ds" % seconds
 
 
 OPENAI: Final = OpenAiFormat()
