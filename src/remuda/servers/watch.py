@@ -66,6 +66,8 @@ class ServerWatch:
         self._suspects: dict[RouteId, anyio.Event] = {}
         self._tasks = TaskOwner()
         self._wanted = AutoResetEvent()
+        # One at a time: an older reading that ends later would bring back what was removed meanwhile.
+        self._reading = anyio.Lock()
 
     def adopted(self) -> Sequence[AdoptedServer]:
         return [
@@ -131,6 +133,10 @@ class ServerWatch:
     # Looking.
 
     async def _read(self) -> None:
+        async with self._reading:
+            await self._take_over()
+
+    async def _take_over(self) -> None:
         try:
             servers = await self._store.servers()
         except RemudaError as error:  # Those known so far go on being asked.

@@ -53,10 +53,10 @@ def test_without_a_free_preference_the_system_picks() -> None:
 def test_who_listens_is_told_by_sockets_that_their_process_has(host: str) -> None:
     with listen(host, 0) as listening:
         port = listening.getsockname()[1]
-        found = listeners(port)
-        assert found == frozenset({os.fstat(listening.fileno()).st_ino})
-        assert found <= sockets_of(os.getpid())
-    assert listeners(port) == frozenset()
+        ours = frozenset({os.fstat(listening.fileno()).st_ino})
+        # Others may have the same port at another address of this machine.
+        assert (listeners(port) or frozenset()) & sockets_of(os.getpid()) == ours
+    assert not ours & (listeners(port) or frozenset())
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells who listens")
