@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry
 
 from remuda.assembly.addresses import bind_host, loopback
 from remuda.assembly.adopted_servers import ServerRig
+from remuda.assembly.checking import work_checks
 from remuda.assembly.model_sources import model_objects
 from remuda.assembly.operations import FrontendParts, Workshop
 from remuda.assembly.routing import RoutingRig
@@ -333,6 +334,7 @@ class ServingRig:
             self._memory.run,
             *self._routing.runners,
             self._confirming().run,
+            work_checks(ground.parts, self._tables, upstreams, self._peers, suspects, models).run,
             partial(close_stale_connections, self._tables, upstreams),
         )
         responses = self._responses()

@@ -54,6 +54,11 @@ class Suspects:
         self._tables.leave_out(route)
         self._tasks.start(self._look, route, _suspect(route, why.fault))
 
+    async def fence(self, route: Route, why: UpstreamFailed) -> None:
+        """Not to be chosen any more; returns when it is known what becomes of it."""
+        self.add(route, why)
+        await self.verdict(route)
+
     async def verdict(self, route: Route) -> bool:
         """Whether it is gone, once that is known."""
         looking = self._open.get(route.id)

@@ -137,6 +137,12 @@ class PeerLoads:
     async def alive(self) -> Collection[FrontendId]:
         return {self._frontend, *await self._listening()}
 
+    def heard(self) -> Collection[FrontendId]:
+        """Those that have told lately what they have in flight, and this one."""
+        fresh_since_s = self._clock.monotonic() - 3 * _REPEAT_S
+        told = {one for one, announced in self._announced.items() if announced.at_s > fresh_since_s}
+        return {self._frontend, *told}
+
     def has_seen(self, frontend: FrontendId, change: int) -> bool:
         if frontend == self._frontend:
             return self._tables.now.change >= change

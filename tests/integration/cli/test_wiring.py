@@ -185,6 +185,7 @@ FRONTEND: dict[str, Entry] = {
     "keep_alive": Wired(minutes(19), "UpkeepPolicy.keep_alive"),
     "requests_waiting_max": Wired(20, "WaitLimits.waiting_max"),
     "request_wait": Wired(timedelta(seconds=21), "WaitLimits.seat_s", 21.0),
+    "work_check": Wired(timedelta(seconds=41), "WorkChecks._every_s", 41.0),
     "answer_silence": Wired(timedelta(seconds=22), "GrpcTimeouts.silence_s", 22.0),
     "answer_limit": Wired(timedelta(seconds=23), "GrpcTimeouts.whole_s", 23.0),
     "request_bytes_max": Wired(24_000, "Inference.body_bytes_max"),

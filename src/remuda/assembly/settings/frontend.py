@@ -270,6 +270,13 @@ class FrontendSettings(SourceSettings):
     request_wait: Annotated[
         Duration, Setting("How long a request waits for a busy replica.", durations.ACCEPTED)
     ] = timedelta(seconds=60)
+    work_check: Annotated[
+        Duration,
+        Setting(
+            "How often an idle replica is asked for a token, to see that it still works; 0: never.",
+            durations.ACCEPTED,
+        ),
+    ] = timedelta(minutes=2)
     answer_silence: Annotated[
         Duration,
         Setting(

@@ -1,0 +1,77 @@
+"""Which replicas are asked for a token, when, and what follows."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from remuda.core.ids import FrontendId, ReplicaKey
+from remuda.inference.model import RequestKind
+from remuda.models.config import ModelConfig
+from remuda.router.work_checks import (
+    MISSES_MAX,
+    CheckOutcome,
+    WorkRecord,
+    concluded,
+    is_due,
+    is_mine,
+    noticed,
+    tiny_work,
+)
+
+EVERY_S = 120.0
+
+
+@pytest.mark.parametrize(
+    ("config", "kind"),
+    [
+        (ModelConfig(name="m"), RequestKind.CHAT),
+        (ModelConfig(name="m", known_usecases=("chat", "vision")), RequestKind.CHAT),
+        (ModelConfig(name="m", embeddings=True), RequestKind.EMBEDDING),
+        (ModelConfig(name="m", reranking=True), RequestKind.RERANK),
+        (ModelConfig(name="m", known_usecases=("image",)), None),
+        (ModelConfig(name="m", known_usecases=("transcript",)), None),
+    ],
+)
+def test_each_kind_of_model_is_asked_for_what_it_does_or_for_nothing(
+    config: ModelConfig, kind: RequestKind | None
+) -> None:
+    call = tiny_work(config, "r", 0)
+    assert (None if call is None else call.kind) is kind
+
+
+def test_one_that_works_proves_it_and_one_that_missed_is_asked_again_soon() -> None:
+    record = WorkRecord(0.0)
+    assert not is_due(record, EVERY_S, EVERY_S - 1)
+    assert is_due(record, EVERY_S, EVERY_S)
+    assert not is_due(noticed(record, True, 100.0), EVERY_S, EVERY_S)
+    missed = concluded(record, CheckOutcome.MISSED, EVERY_S)
+    assert not is_due(missed, EVERY_S, EVERY_S + 1)
+    assert is_due(missed, EVERY_S, EVERY_S + EVERY_S / 4)
+
+
+def test_one_that_was_busy_meanwhile_has_not_missed_and_what_cannot_be_asked_is_left_alone() -> None:
+    missed = concluded(WorkRecord(0.0), CheckOutcome.MISSED, 1.0)
+    assert concluded(missed, CheckOutcome.BUSY, 2.0).misses == 1
+    assert concluded(missed, CheckOutcome.PRODUCED, 2.0).misses == 0
+    assert not is_due(concluded(missed, CheckOutcome.UNCHECKABLE, 2.0), EVERY_S, 10_000.0)
+
+
+@given(st.lists(st.sampled_from(list(CheckOutcome)), max_size=30))
+def test_only_misses_in_a_row_add_up(outcomes: list[CheckOutcome]) -> None:
+    record, in_a_row = WorkRecord(0.0), 0
+    for now_s, outcome in enumerate(outcomes):
+        record = concluded(record, outcome, float(now_s))
+        in_a_row = 0 if outcome is CheckOutcome.PRODUCED else in_a_row + (outcome is CheckOutcome.MISSED)
+        assert record.misses == in_a_row
+        assert (record.misses >= MISSES_MAX) == (in_a_row >= MISSES_MAX)
+
+
+frontends = st.sets(st.uuids().map(lambda one: FrontendId(str(one))), min_size=1, max_size=5)
+
+
+@given(frontends, st.text(min_size=1, max_size=20), st.integers(0, 20))
+def test_exactly_one_of_the_frontends_checks_a_replica(
+    alive: set[FrontendId], model: str, index: int
+) -> None:
+    key = ReplicaKey(model, index)
+    assert sum(is_mine(key, one, alive) for one in alive) == 1
