@@ -5,8 +5,9 @@
 A `remuda up` loads three models of the same file, each by itself, and the figures are set side by side: what
 was expected from the file's header, what the worker measured, and what `nvidia-smi` says. Then the node is
 given just the room for two of them, by the measured figure. Two are to be loaded at once; the third is asked
-for, and one of the two has to be gone by `nvidia-smi` before it is loaded. A second fleet, which has measured
-nothing, is given the same room, to show what the estimate would have allowed.
+for, and one of the two has to be gone by `nvidia-smi` before it is loaded. Another fleet gives way to a program
+that keeps the GPU busy. The last one, which has measured nothing, is given the same room as the first, to show
+what the estimate would have allowed.
 """
 
 import argparse
@@ -63,6 +64,8 @@ def main() -> None:
         first.say(f"the node gets room for two by the measured figure: {room_mib} MiB")
         first.limit(room_mib)
         evicted(first)
+    with fleet(given, "--yield-gpu") as shared:
+        yielded(shared, given)
     with fleet(given) as second:
         second.limit(room_mib)
         for name in MODELS[:2]:
@@ -170,11 +173,53 @@ def smi(query: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.split(",")] for line in told.splitlines() if line.strip()]
 
 
+def yielded(fleet: Fleet, given: argparse.Namespace) -> None:
+    """Another program of the machine's owner keeps the GPU busy."""
+    fleet.ask("one")
+    port = 18_999
+    words = (
+        str(given.llama_server),
+        "--port",
+        str(port),
+        "--model",
+        str(given.model),
+        "--n-gpu-layers",
+        "99",
+    )
+    with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as owners:
+        try:
+            until(lambda: answers(port), "the owner's program")
+            began = time.monotonic()
+            while fleet.loaded() and time.monotonic() - began < 60:
+                work(port)
+            fleet.say(f"while the owner's program works: loaded {fleet.loaded()}")
+            for one in fleet.get("/api/models/two/plan")["not_chosen"]:
+                fleet.say(f"not chosen: {one}")
+        finally:
+            owners.terminate()
+    began = time.monotonic()
+    until(lambda: fleet.get("/api/models/two/plan")["node"], "the node takes models again")
+    fleet.say(f"it takes models again {time.monotonic() - began:.0f} s after the owner's program ended")
+    fleet.ask("two")
+
+
+def answers(port: int) -> bool:
+    try:
+        return httpx.get(f"http://127.0.0.1:{port}/health", trust_env=False).status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+def work(port: int) -> None:
+    body = {"prompt": "Tell me a long story.", "n_predict": 400, "ignore_eos": True}
+    httpx.post(f"http://127.0.0.1:{port}/completion", json=body, timeout=60, trust_env=False)
+
+
 @contextmanager
-def fleet(given: argparse.Namespace) -> Iterator[Fleet]:
+def fleet(given: argparse.Namespace, *options: str) -> Iterator[Fleet]:
     env = {"REMUDA_BACKEND_GALLERIES": "[]"}
     began = time.monotonic()
-    with remuda("up", "--no-starter", "--port", "0", env=env) as started:
+    with remuda("up", "--no-starter", "--port", "0", *options, env=env) as started:
         url = api_of(started)
         with httpx.Client(base_url=url, timeout=300, trust_env=False) as client:
             made = Fleet(started, client, began)
