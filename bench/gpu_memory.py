@@ -5,9 +5,9 @@
 A `remuda up` loads three models of the same file, each by itself, and the figures are set side by side: what
 was expected from the file's header, what the worker measured, and what `nvidia-smi` says. Then the node is
 given just the room for two of them, by the measured figure. Two are to be loaded at once; the third is asked
-for, and one of the two has to be gone by `nvidia-smi` before it is loaded. Another fleet gives way to a program
-that keeps the GPU busy. The last one, which has measured nothing, is given the same room as the first, to show
-what the estimate would have allowed.
+for, and one of the two has to be gone by `nvidia-smi` before it is loaded. Another fleet gives way to a
+program that keeps the GPU busy. The last one, which has measured nothing, is given the same room as the
+first, to show what the estimate would have allowed.
 """
 
 import argparse
