@@ -1,7 +1,7 @@
 """One request, from its model to the end of its answer: choose a replica, count it, serve, and try others
 when it failed before it said anything; when all are gone, have the model loaded again, once."""
 
-from collections import Counter, defaultdict, deque
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
@@ -16,6 +16,7 @@ from remuda.inference.failures import Unaffordable, UpstreamFailed
 from remuda.inference.model import WITH_FILES, InferenceCall, Upstreams
 from remuda.models.config import PREFIX_CACHE
 from remuda.router.chooser import ReplicaChooser
+from remuda.router.fairness import ANYONE, FairLine, SeatClaim, idle_room, may_wait
 from remuda.router.live_table import Tables
 from remuda.router.loading import Loading, LoadStatus, Meanwhile, ModelUnknown, Overloaded
 from remuda.router.prefixes import Chain
@@ -62,6 +63,7 @@ class RoutingRecord:
     waited_s: float = 0.0
     waits: list[tuple[str, float]] = field(default_factory=list)  # For what, and how long.
     why: str = ""  # It went to `route`.
+    claim: SeatClaim = ANYONE
     windows: Chain = ()  # Of its prompt, where requests with the same beginning are kept together.
     session: str = ""  # Where those of a session are.
     kept_together: str = ""  # Why this replica, where one of the two has decided.
@@ -122,7 +124,8 @@ class RequestDispatcher:
         self._budgets = budgets
         self._chooser = chooser or ReplicaChooser(tables, clock)
         self._waiting = Counter[str]()
-        self._lines = defaultdict[str, deque[anyio.Event]](deque)
+        self._keys = defaultdict[str, Counter[str]](Counter)  # Of those that wait, by model.
+        self._lines = defaultdict[str, FairLine[anyio.Event]](FairLine)
 
     async def answer(
         self, call: InferenceCall, sink: AnswerSink, routing: RoutingRecord, meanwhile: Meanwhile
@@ -153,7 +156,7 @@ class RequestDispatcher:
         model = call.model.id
         if call.model.route_policy == PREFIX_CACHE and not routing.tried:
             routing.windows = self._chooser.windows(call) if self._several(model) else ()
-        route = self._free(model, routing) or await self._wait_for_slot(model, routing, meanwhile)
+        route = self._free_now(model, routing) or await self._wait_for_slot(model, routing, meanwhile)
         entry = self._tables.now.models[model]
         if entry.config is not call.model:  # Changed while the request waited: a replica knows only this.
             call = structs.replace(call, model=entry.config, context=entry.context)
@@ -221,6 +224,8 @@ class RequestDispatcher:
 
     def _free(self, model: str, routing: RoutingRecord) -> Route | None:
         routes = self._open_to(model, routing)
+        if routing.claim.batch:
+            routes = [route for route in routes if idle_room(route, self._ledger.load(route))]
         route = self._chosen(model, routes, routing)
         if route is not None:
             return route
@@ -228,6 +233,13 @@ class RequestDispatcher:
         if entry is None or not entry.overflow or not (routes or routing.tried or not entry.ours):
             return None
         return self._overflow(model, routing)
+
+    def _free_now(self, model: str, routing: RoutingRecord) -> Route | None:
+        """For one that is not in the line: those in it come first."""
+        line = self._lines.get(model)
+        if line is not None and _takes_any(routing) and line.ahead_of(routing.claim):
+            return None
+        return self._free(model, routing)
 
     def _several(self, model: str) -> bool:
         entry = self._tables.now.models.get(model)
@@ -281,7 +293,9 @@ class RequestDispatcher:
 
     async def _wait_for_slot(self, model: str, routing: RoutingRecord, meanwhile: Meanwhile) -> Route:
         began_s = self._clock.monotonic()
+        key = routing.claim.key
         self._waiting[model] += 1
+        self._keys[model][key] += 1
         self._figures.waiting_changed(model, 1)
         notes = WaitNotes()
 
@@ -296,15 +310,18 @@ class RequestDispatcher:
             routing.waits += notes.over
             self._figures.waiting_changed(model, -1)
             self._waiting[model] -= 1
+            self._keys[model] -= Counter((key,))
             if not self._waiting[model]:
                 del self._waiting[model]
                 self._lines.pop(model, None)
+                self._keys.pop(model, None)
             routing.waited_s += self._clock.monotonic() - began_s
 
     async def _seat(
         self, model: str, routing: RoutingRecord, meanwhile: Meanwhile, notes: WaitNotes, began_s: float
     ) -> Route:
-        too_many = self._waiting[model] > self._waits.waiting_max
+        keys, most = self._keys[model], self._waits.waiting_max
+        too_many = not may_wait(self._waiting[model], keys[routing.claim.key], len(keys), most)
         seat_by_s = 0.0
         while True:
             changed = self._tables.changed
@@ -321,7 +338,7 @@ class RequestDispatcher:
                 if left_s == 0.0 and not self._reopened(model, routing):
                     raise _no_other(model, routing)
                 await self._until_open(model, routing, changed)
-            elif (route := self._free(model, routing)) is not None:
+            elif (route := self._free_now(model, routing)) is not None:
                 return route
             elif too_many:
                 raise Overloaded(
@@ -331,7 +348,7 @@ class RequestDispatcher:
             else:
                 seat_by_s = seat_by_s or self._clock.monotonic() + self._waits.seat_s
                 replicas = len(self._open_to(model, routing))
-                notes.begin(busy_cause(model, replicas), self._clock.monotonic())
+                notes.begin(busy_cause(model, replicas, batch=routing.claim.batch), self._clock.monotonic())
                 if (route := await self._in_line(model, routing, seat_by_s)) is not None:
                     return route
 
@@ -377,14 +394,16 @@ class RequestDispatcher:
             await changed.wait()
 
     async def _in_line(self, model: str, routing: RoutingRecord, deadline_s: float) -> Route | None:
-        """A seat: first come, first served. None: all replicas are gone.
+        """A seat: keys take turns, and of one key the first comes first. None: all replicas are gone.
 
         Only the first in the line looks for what frees seats elsewhere; each that leaves calls the next."""
         line, turn = self._lines[model], anyio.Event()
-        line.append(turn)
+        place = line.join(turn, routing.claim, takes_any=_takes_any(routing))
         try:
             while self._open_to(model, routing):
-                if (route := self._free(model, routing)) is not None:
+                # In the line only the first looks for itself.
+                mine = turn.is_set() or line.first is place or not place.takes_any
+                if mine and (route := self._free(model, routing)) is not None:
                     return route
                 left_s = deadline_s - self._clock.monotonic()
                 if left_s <= 0:
@@ -394,12 +413,12 @@ class RequestDispatcher:
                     )
                 if turn.is_set():  # A newcomer was quicker: this place is kept.
                     turn = anyio.Event()
-                    line.appendleft(turn)
-                await (self._first_called(turn, left_s) if line[0] is turn else _called(turn, left_s))
+                    line.come_back(place, turn)
+                looks = line.first is place or not place.takes_any
+                await (self._first_called(turn, left_s) if looks else _called(turn, left_s))
             return None
         finally:
-            if turn in line:
-                line.remove(turn)
+            line.leave(place)
             self._wake_next(model)
 
     async def _first_called(self, turn: anyio.Event, left_s: float) -> None:
@@ -412,8 +431,13 @@ class RequestDispatcher:
 
     def _wake_next(self, model: str) -> None:
         line = self._lines.get(model)
-        if line:
-            line.popleft().set()
+        if line and (place := line.take_next()) is not None:
+            place.item.set()
+
+
+def _takes_any(routing: RoutingRecord) -> bool:
+    """Any replica will do, so that those that wait for any come before it."""
+    return not routing.node and not routing.tried
 
 
 def _no_other(model: str, routing: RoutingRecord) -> NoCapacity:

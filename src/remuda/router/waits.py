@@ -54,7 +54,9 @@ def load_cause(status: LoadStatus) -> str:
             return f"a node for {status.model}"
 
 
-def busy_cause(model: str, replicas: int) -> str:
+def busy_cause(model: str, replicas: int, *, batch: bool = False) -> str:
+    if batch:
+        return f"a replica of {model} that no other key needs, for its key is of the batch class"
     return f"a free replica of {model}: {_all(replicas)} busy"
 
 

@@ -19,6 +19,7 @@ from remuda.inference.requests import ChatRequest, RequestMessage
 from remuda.models.config import ModelConfig
 from remuda.router import dispatch
 from remuda.router.dispatch import RequestDispatcher, RoutingRecord, WaitLimits, may_try_again
+from remuda.router.fairness import ANYONE, SeatClaim
 from remuda.router.live_table import Tables
 from remuda.router.loading import LoadStatus, Meanwhile, ModelLoading, ModelUnknown, Overloaded
 from remuda.router.table import Route, RoutedModel, Table
@@ -143,9 +144,9 @@ class House:
         return self.replicas.setdefault(f"n{index}", Replica(*script))
 
     async def ask(
-        self, client: RelayedClient | None = None, *, node: str = ""
+        self, client: RelayedClient | None = None, *, node: str = "", claim: SeatClaim = ANYONE
     ) -> tuple[RelayedClient, RoutingRecord]:
-        client, routing = client or RelayedClient(), RoutingRecord(node)
+        client, routing = client or RelayedClient(), RoutingRecord(node, claim=claim)
 
         async def meanwhile(status: LoadStatus) -> None:
             self.waited_for.append(status.waits_for)
@@ -557,3 +558,43 @@ async def test_request_that_waited_is_served_as_the_model_is_configured_by_then(
     await house.ask()
 
     assert house.script(0).configs == [changed]
+
+
+async def test_a_burst_of_one_key_does_not_keep_the_single_request_of_another() -> None:
+    house, ended = House(route(parallel=1)), list[str]()
+    holding = house.script(0, "wait")
+
+    async def ask(claim: SeatClaim) -> None:
+        await house.ask(claim=claim)
+        ended.append(claim.key)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(ask, SeatClaim("first"))
+        await wait_until(lambda: holding.served == 1)
+        for _ in range(500):
+            tasks.start_soon(ask, SeatClaim("burst"))
+        await wait_until(lambda: house.waiting == 500)
+        tasks.start_soon(ask, SeatClaim("batch", batch=True))
+        await wait_until(lambda: house.waiting == 501)
+        tasks.start_soon(ask, SeatClaim("single"))
+        await wait_until(lambda: house.waiting == 502)
+        holding.gate.set()
+    assert len(ended) == 503
+    assert ended.index("single") <= 3
+    assert ended[-1] == "batch"
+    assert house.ledger.own() == {}
+
+
+async def test_batch_class_leaves_a_seat_to_others() -> None:
+    house = House(route(parallel=2))
+    replica = house.script(0, "wait", "wait")
+    batch = SeatClaim("b", batch=True)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(lambda: house.ask(claim=batch))
+        await wait_until(lambda: replica.served == 1)
+        tasks.start_soon(lambda: house.ask(claim=batch))
+        await wait_until(lambda: house.waiting == 1)
+        tasks.start_soon(house.ask)
+        await wait_until(lambda: replica.served == 2)
+        assert house.waiting == 1
+        replica.gate.set()

@@ -26,6 +26,7 @@ from remuda.gateway.cross_origin import HEADERS
 from remuda.gateway.inference.admission import Admission
 from remuda.gateway.inference.bodies import Bodies, check_complexity, parsed
 from remuda.gateway.inference.charges import charge, note, settle
+from remuda.gateway.inference.claims import claim_of, session_of
 from remuda.gateway.inference.endpoint import (
     ApiEndpoint,
     ClientApi,
@@ -51,8 +52,6 @@ log = structlog.get_logger()
 _SHOW_NODE: Final = b"x-remuda-show-node"  # By which an admin asks whose answer it is.
 _ONLY_NODE: Final = b"x-remuda-node"  # By which an admin says whose answer it is to be.
 _VIA: Final = b"x-remuda-via"  # Sent by a fleet that has adopted this one.
-_SESSION: Final = b"x-remuda-session"  # Requests that name the same one go to one replica, if they can.
-_SESSION_BYTES_MAX: Final = 256
 _SANE_ID: Final = re.compile(r"[\w.:/+=-]{1,128}", re.ASCII)
 
 
@@ -166,6 +165,7 @@ class InferenceHandler:
         key = self._admission.asker(request.headers)
         if key is not None:
             response.caller, response.key_id = key.name, key.id
+            response.routing.claim = claim_of(key)
         if _SHOW_NODE in request.headers and self._admission.may_see_nodes(key):
             response.expose_node = True
         response.routing.nodes_only = _VIA in request.headers
@@ -196,7 +196,7 @@ class InferenceHandler:
         )
         response.stream = call.stream
         if entry.config.route_policy == SESSION:
-            response.routing.session = _session(request.headers, known.request, key)
+            response.routing.session = session_of(request.headers, known.request, key)
         if self._limits is not None and key is not None and key.terms.limited:
             await charge(self._limits, key, call, max(len(body), len(written)), response)
         return call, known.sink(call, response, self._slicer)
@@ -244,13 +244,6 @@ class InferenceHandler:
             tasks.cancel_scope.cancel()
         if failure is not None:
             raise failure
-
-
-def _session(headers: Mapping[bytes, bytes], request: object, key: ApiKey | None) -> str:
-    """What tells one session from another: what the client says, or else whose key it is. Empty: nothing."""
-    said = headers.get(_SESSION, b"")[:_SESSION_BYTES_MAX].decode("latin-1")
-    user = getattr(request, "user", None)
-    return said or (user if isinstance(user, str) else "") or ("" if key is None else key.id)
 
 
 async def _watch(request: IncomingRequest) -> None:
