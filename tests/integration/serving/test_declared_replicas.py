@@ -36,15 +36,31 @@ def loaded_on(frontend: Frontend, model: str) -> set[str]:
     return {one["node"] for one in of_model(frontend, model) if one["state"] == "loaded"}
 
 
+@pytest.mark.long  # For a minute a node that says nothing may only be late.
+@pytest.mark.timeout(300)
 def test_minimum_comes_by_itself_and_again_after_its_worker_is_killed(pair: Site) -> None:
     add_echo(pair.a, "always", min_replicas=1)
     [first] = wait_for_replicas(pair.b, "always", 1)
     lost = first["node"]
     other = "left" if lost == "right" else "right"
     pair.workers[lost].kill()
-    wait_until_blocking(lambda: other in loaded_on(pair.a, "always"), within=60, what="another replica")
+    wait_until_blocking(lambda: other in loaded_on(pair.a, "always"), within=120, what="another replica")
     pair.revive(lost)
     pair.a.ask("DELETE", "/api/models/always").raise_for_status()
+
+
+def test_minimum_comes_by_itself_and_again_after_an_unload(pair: Site) -> None:
+    add_echo(pair.a, "kept", min_replicas=1)
+    [first] = wait_for_replicas(pair.b, "kept", 1)
+    pair.a.ask("POST", "/api/models/kept/unload").raise_for_status()
+    wait_until_blocking(lambda: _another(pair.b, first), within=30, what="another replica")
+    pair.a.ask("DELETE", "/api/models/kept").raise_for_status()
+
+
+def _another(frontend: Frontend, first: Json) -> bool:
+    """Which an operation of its own has loaded."""
+    rows = of_model(frontend, "kept")
+    return [(one["state"], one["op_id"] != first["op_id"]) for one in rows] == [("loaded", True)]
 
 
 def test_one_on_every_node_and_fewer_again(pair: Site) -> None:
