@@ -32,6 +32,10 @@ def test_a_chat_in_the_playground_is_answered_and_says_by_which_machine(page: Pa
     expect(answer.get_by_text("words here")).to_be_visible()
     expect(answer.get_by_text("from up")).to_be_visible()
     expect(answer.get_by_text("first token after")).to_be_visible()
+    answer.get_by_role("button", name="Why there?").click()
+    why = page.get_by_role("dialog", name="Why this answer came from there")
+    expect(why.get_by_text("Answered by")).to_be_visible()
+    expect(why.get_by_text("Because")).to_be_visible()
 
 
 def test_an_operation_is_seen_while_it_happens(page: Page, up: Frontend) -> None:

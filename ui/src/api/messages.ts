@@ -40,6 +40,7 @@ export interface Session {
 }
 export type Scheduled = Messages['ModelScheduled'];
 export type Plan = Messages['ModelPlan'];
+export type Explanation = Messages['RequestExplanation'];
 export type Usage = Messages['UsageView'];
 export type Server = Messages['ServerView'];
 export type ServerList = Messages['ServerViews'];

@@ -417,6 +417,7 @@ export interface components {
             unchanged?: boolean;
             unknown_keys?: string[];
             warnings?: string[];
+            no_node?: boolean;
         };
         ModelChanges: {
             set?: components["schemas"]["ModelEntity"][];
@@ -1513,6 +1514,7 @@ export interface components {
             fetched_bytes?: number;
             model_files_budget?: string;
             model_files_partial?: components["schemas"]["ArrivedFile"][];
+            gpu_claimed?: string;
             gpus?: components["schemas"]["GpuFigures"][];
         };
         RollOutBody: {

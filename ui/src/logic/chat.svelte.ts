@@ -18,6 +18,8 @@ export interface Turn {
   /** Why the model ended, in its own word: `stop`, `length`. */
   finish: string;
   figures: Figures | null;
+  /** By which the frontend explains it. */
+  request: string;
 }
 
 export interface Figures {
@@ -98,6 +100,7 @@ export class Chat {
       headers: { ...consoleHeaders('POST'), 'Content-Type': 'application/json', 'X-Remuda-Show-Node': '1' },
       body: JSON.stringify({ ...asked, stream: true, stream_options: { include_usage: true } }),
     });
+    turn.request = response.headers.get('X-Request-Id') ?? '';
     if (!response.ok || !response.body) throw await problemOf(response);
     if (!response.headers.get('Content-Type')?.startsWith('text/event-stream')) throw new Error('What came back is not a stream of a model: does a proxy stand between this browser and the frontend?');
     let node = response.headers.get('X-Remuda-Node') ?? '';
@@ -149,7 +152,7 @@ function words(text: string): number {
   return text.split(/\s+/).filter(Boolean).length;
 }
 
-export const NO_TURN: Turn = { role: 'user', text: '', reasoning: '', pictures: [], problem: null, stopped: false, finish: '', figures: null };
+export const NO_TURN: Turn = { role: 'user', text: '', reasoning: '', pictures: [], problem: null, stopped: false, finish: '', figures: null, request: '' };
 
 /** What was asked last, and what led to it: without the answer that came. */
 export function lastAsked(turns: readonly Turn[]): readonly Turn[] {
