@@ -8,14 +8,13 @@ answered by planning an install that is not made.
 """
 
 import re
-from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from datetime import timedelta
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from typing import Final
 
 from remuda.core import limits
-from remuda.core.errors import Invalid, RemudaError
+from remuda.core.errors import RemudaError
 from remuda.core.ids import NodeId, ReplicaKey
 from remuda.fleet.health import Reachability, Standing
 from remuda.fleet.model import Node, Resources, node_vram_ceiling
@@ -31,14 +30,14 @@ from remuda.fleet.verdicts import (
 from remuda.gallery.model import GalleryEntry, Reading, galleries_to_json
 from remuda.gallery.resolve import preferred_tokens, uses_gpu
 from remuda.models.files import NeededFile
-from remuda.models.gguf import parts_of
 from remuda.models.memory import NO_MEMORY, MemoryUse
 from remuda.ops.model import Kind, OpId, RollOut, Source, State
 from remuda.ops.selection import Selection, installed_under
 from remuda.ops.targets import Draft, PlanningContext, WantedOperation, builds_of, machine_of, proposal
-from remuda.scheduler.disk_room import DropPlan, FilesInFleet, NoRoom, disk_of, room_for
-from remuda.scheduler.eviction import FIRST, Turn, excludes, may_go, staying
-from remuda.scheduler.measured_memory import MemoryBook, MemoryKey, build_of, hardware_of, reported_use
+from remuda.scheduler.disk_room import DropPlan, NoRoom, disk_of, room_for
+from remuda.scheduler.eviction import may_go, staying
+from remuda.scheduler.facts import FactsByNode, PlacementFacts, all_parts, is_among
+from remuda.scheduler.measured_memory import MemoryKey, build_of, hardware_of, reported_use
 from remuda.scheduler.measured_speed import RateBook
 from remuda.scheduler.model import (
     FilesTold,
@@ -46,7 +45,6 @@ from remuda.scheduler.model import (
     Need,
     NodeOffer,
     Replica,
-    Replicas,
     ReplicaState,
     Resident,
 )
@@ -151,49 +149,28 @@ _SHARE_RAM: Final = ("metal", "nvidia-l4t")  # Capabilities of machines whose GP
 _HEARTBEAT_DUE: Final = timedelta(seconds=limits.DIAL_GRACE_S)  # It was not heard since the dials failed.
 
 
-@dataclass(frozen=True, slots=True)
-class PlacementFacts:
-    """All that is known when a replica is to be placed."""
-
-    nodes: Sequence[ObservedNode]
-    replicas: Replicas
-    in_flight: Callable[[ReplicaKey], int]  # Of all frontends together.
-    pinned: Collection[str]  # Models that never leave to make room.
-    unfit: Callable[[NodeId], str]  # Why the backend cannot run there; empty: it can.
-    shared: bool = False  # All nodes have one folder of models.
-    checks_disk: bool = True
-    frontend: str = ""  # Who would have to reach the node: this one.
-    files: Sequence[NeededFile] = ()  # Of the model, where they are known.
-    fetched: FilesInFleet = field(default_factory=FilesInFleet)  # What could go to make room for them.
-    memory: MemoryBook = field(default_factory=MemoryBook)  # What replicas were seen to take.
-    spare: Mapping[str, int] = field(default_factory=dict)  # Of models that keep some: how many may go.
-    groups: Mapping[str, frozenset[str]] = field(default_factory=dict)  # Of concurrency, by model.
-    turn: Turn = FIRST
-    speeds: RateBook = field(default_factory=RateBook)  # How fast nodes were seen to be.
-
-
 def offers(need: Need, fleet: PlacementFacts) -> list[NodeOffer]:
     """One for each node, also for those that cannot be considered."""
-    by_node = defaultdict[NodeId, list[Replica]](list)
-    for row in fleet.replicas.rows:
-        by_node[row.node].append(row)
-    return [_offer(need, view, by_node[view.standing.node.id], fleet) for view in fleet.nodes]
+    by_node = FactsByNode(need, fleet)
+    return [offer_of(need, view, by_node) for view in fleet.nodes]
 
 
-def _offer(need: Need, view: ObservedNode, rows: Sequence[Replica], fleet: PlacementFacts) -> NodeOffer:
-    node = view.standing.node
+def offer_of(need: Need, view: ObservedNode, facts: FactsByNode) -> NodeOffer:
+    node, fleet = view.standing.node, facts.fleet
+    rows = facts.rows_on(node.id)
     figures = node.resources
     ceiling = node_vram_ceiling(node)
     unreached = view.standing.unreached.get(fleet.frontend, "")
-    uses = {row.key: _use_of(row, view.report) for row in rows}
+    uses = {row.key: use_of(row, view.report) for row in rows}
     vram_free, ram_free = _free(node, ceiling, uses, {row.key for row in rows if _is_shown(row, node)})
     kind = MemoryKey(need.model, need.revision, build_of(view, need.backend), hardware_of(node))
-    stay = staying(rows, {**fleet.spare, **dict.fromkeys(fleet.pinned, 0)})
+    stay = staying(rows, facts.stays)
     leaving = sum(_leaves(row) and row.key.model == need.model for row in rows)
-    copy = None if fleet.shared else copy_plan(fleet.files, view, fleet.nodes)
+    copy = None if fleet.shared else copy_plan(fleet.files, view, facts.may_give)
     room: DropPlan | NoRoom = DropPlan()
     if copy is not None:
-        room = room_for(copy.size_bytes, disk_of(view, fleet.fetched, need.model), copy.arrived_bytes)
+        disk = disk_of(view, facts.fetched_on(node.id), need.model)
+        room = room_for(copy.size_bytes, disk, copy.arrived_bytes)
     return NodeOffer(
         node=node.id,
         name=node.name,
@@ -224,18 +201,18 @@ def _offer(need: Need, view: ObservedNode, rows: Sequence[Replica], fleet: Place
         disk_known=fleet.checks_disk and figures.total_disk > 0,
         disk_free=figures.available_disk,
         residents=tuple(
-            _resident(row, uses[row.key], need, fleet, stays=row.key in stay)
+            _resident(row, uses[row.key], facts, stays=row.key in stay)
             for row in rows
             if row.key not in stay or row.key.model == need.model  # Those of the same model take a slot.
         ),
-        excluded_by=tuple(sorted({key.model for key in stay if _excludes(need, key, fleet)})),
+        excluded_by=tuple(sorted({key.model for key in stay} & facts.excluding)),
         reserved=node.id in fleet.turn.reserved,
         evicts=fleet.turn.evicts,
         gpus=_gpu_offers(rows, uses, view, node),
         busy=sum(fleet.in_flight(row.key) for row in rows),
         measured_in_vram=fleet.memory.of(kind),
         measured_in_ram=fleet.memory.of(kind._replace(hardware="")),
-        tokens_per_s=_speed(need, node.id, fleet.speeds),
+        tokens_per_s=speed_of(need, node.id, fleet.speeds),
     )
 
 
@@ -245,7 +222,7 @@ def _unfit(standing: Standing, unreached: str, fleet: PlacementFacts) -> str:
     return why_no_replicas(standing) or standing.stopped or no_requests or fleet.unfit(standing.node.id)
 
 
-def _speed(need: Need, node: NodeId, speeds: RateBook) -> float:
+def speed_of(need: Need, node: NodeId, speeds: RateBook) -> float:
     expected = speeds.tokens_per_s(node, need.model, need.backend, need.weights_bytes)
     return 0.0 if expected is None else expected.per_s
 
@@ -282,22 +259,14 @@ def has_file(view: ObservedNode, file: str) -> bool:
     in it."""
     if view.report is None or not file:
         return False
-    paths = {one.path for one in view.report.model_files}
-    return paths.issuperset(_parts(file)) or any(path.startswith(f"{file}/") for path in paths)
-
-
-def _parts(file: str) -> tuple[str, ...]:
-    try:
-        return parts_of(file)
-    except Invalid:  # Named like a part that cannot be: a file of its own.
-        return (file,)
+    return is_among(file, {one.path for one in view.report.model_files})
 
 
 def _cut_off(view: ObservedNode, file: str) -> CutOffFile | None:
     """The part of that file that the node has not got to its end."""
     if view.report is None or not file or not view.report.model_files_cut_off:
         return None
-    parts = _parts(file)
+    parts = all_parts(file)
     return next((one for one in view.report.model_files_cut_off if one.path in parts), None)
 
 
@@ -321,7 +290,7 @@ def _unified(figures: Resources) -> bool:
     return figures.total_vram == figures.total_ram or figures.capability.startswith(_SHARE_RAM)
 
 
-def _use_of(row: Replica, report: Report | None) -> MemoryUse:
+def use_of(row: Replica, report: Report | None) -> MemoryUse:
     """What it takes, as its worker measured it. RAM fills while a replica works, so of that it is at least
     what was set aside; before it is loaded that is all there is."""
     told = reported_use(row, report) or NO_MEMORY
@@ -393,20 +362,20 @@ def _leaves(row: Replica) -> bool:
     return row.state is ReplicaState.UNLOADING
 
 
-def _excludes(need: Need, key: ReplicaKey, fleet: PlacementFacts) -> bool:
-    return excludes(need.model, key.model, fleet.groups)
-
-
-def _resident(row: Replica, use: MemoryUse, need: Need, fleet: PlacementFacts, *, stays: bool) -> Resident:
-    now = fleet.replicas.now
+def last_used(row: Replica, now: datetime) -> datetime:
     loaded_at = row.updated_at or now
+    return max(row.last_used or loaded_at, loaded_at)
+
+
+def _resident(row: Replica, use: MemoryUse, facts: FactsByNode, *, stays: bool) -> Resident:
+    fleet, now = facts.fleet, facts.fleet.replicas.now
     return Resident(
         key=row.key,
         memory_bytes=use.vram_bytes if row.in_vram else use.ram_bytes,
         ram_beside_bytes=use.ram_bytes if row.in_vram else 0,
         in_vram=row.in_vram,
         movable=not stays and may_go(row, now, fleet.in_flight, fleet.turn),
-        last_used=max(row.last_used or loaded_at, loaded_at),
+        last_used=last_used(row, now),
         gpus=row.gpus,
-        excludes=_excludes(need, row.key, fleet),
+        excludes=row.key.model in facts.excluding,
     )

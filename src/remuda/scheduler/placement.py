@@ -25,7 +25,7 @@ _SOMETHING: Final = 1  # Bytes: what a need or a resident of unknown size counts
 
 
 @dataclass(frozen=True, slots=True)
-class _Fit:
+class Fit:
     offer: NodeOffer
     wanted: "_Wanted"
     evict: tuple[Resident, ...]
@@ -43,7 +43,7 @@ class _Fit:
 
 
 @dataclass(frozen=True, slots=True)
-class _Refusal:
+class Refusal:
     """`lacks`: how much is missing until it works, by the first condition that is not met."""
 
     why: str
@@ -64,81 +64,86 @@ _UNFIT: Final = 5
 
 def place(need: Need, offers: Sequence[NodeOffer]) -> Placed | Unplaceable:
     """The best node, with the residents that go first; or a reason for each node there is."""
-    looked = [(offer, _look(need, offer)) for offer in offers]
-    fits = [found for _, found in looked if isinstance(found, _Fit)]
+    looked = [(offer, look(need, offer)) for offer in offers]
+    fits = [found for _, found in looked if isinstance(found, Fit)]
     if fits:
-        usual = usual_speed(fit.offer for fit in fits)
+        usual = usual_speed(offer.tokens_per_s for offer in offers)
         return min(fits, key=lambda fit: fit.rank(usual)).placed
-    refused = {offer.name: found for offer, found in looked if isinstance(found, _Refusal)}
+    return nowhere(looked)
+
+
+def nowhere(looked: Sequence[tuple[NodeOffer, Fit | Refusal]]) -> Unplaceable:
+    """Of offers none of which fits."""
+    refused = {offer.name: found for offer, found in looked if isinstance(found, Refusal)}
     nearest_first = sorted(refused, key=lambda name: (refused[name].rank, name))
     return Unplaceable(
         reasons={name: refused[name].why for name in nearest_first},
         # The first node may be about to register.
-        waiting_helps=not offers or any(refusal.waiting_helps for refusal in refused.values()),
-        unapproved=frozenset(offer.name for offer in offers if not offer.approved),
+        waiting_helps=not looked or any(refusal.waiting_helps for refusal in refused.values()),
+        unapproved=frozenset(offer.name for offer, _ in looked if not offer.approved),
         room_on=frozenset(
             offer.node
             for offer, found in looked
-            if isinstance(found, _Refusal) and found.waiting_helps and not offer.unfit
+            if isinstance(found, Refusal) and found.waiting_helps and not offer.unfit
         ),
     )
 
 
 def not_chosen(need: Need, offers: Sequence[NodeOffer]) -> Mapping[str, str]:
     """Why each node is not where `place` would have it, by name, the next best first."""
-    looked = [(offer, _look(need, offer)) for offer in offers]
-    fits = [found for _, found in looked if isinstance(found, _Fit)]
-    usual = usual_speed(fit.offer for fit in fits)
+    looked = [(offer, look(need, offer)) for offer in offers]
+    fits = [found for _, found in looked if isinstance(found, Fit)]
+    usual = usual_speed(offer.tokens_per_s for offer in offers)
     ranked = sorted(((fit.rank(usual), fit.offer) for fit in fits), key=lambda one: one[0])
     behind = {offer.name: why_behind(ranked[0], (found, offer)) for found, offer in ranked[1:]}
-    refused = {offer.name: found for offer, found in looked if isinstance(found, _Refusal)}
+    refused = {offer.name: found for offer, found in looked if isinstance(found, Refusal)}
     nearest_first = sorted(refused, key=lambda name: (refused[name].rank, name))
     return behind | {name: refused[name].why for name in nearest_first}
 
 
-def _look(need: Need, offer: NodeOffer) -> _Fit | _Refusal:
+def look(need: Need, offer: NodeOffer) -> Fit | Refusal:
     refusal = _out_of_the_question(need, offer) or _no_slot(need, offer) or _excluded(need, offer)
     return refusal or _on_gpus(need, offer)
 
 
-def _out_of_the_question(need: Need, offer: NodeOffer) -> _Refusal | None:
+def _out_of_the_question(need: Need, offer: NodeOffer) -> Refusal | None:
     unlabelled = _no_label(need, offer)
     # A node that is silent for now does not get the label by coming back.
     if offer.unfit and not (offer.passing and unlabelled):
-        return _Refusal(offer.unfit, waiting_helps=offer.passing, lacks=_UNFIT)
+        return Refusal(offer.unfit, waiting_helps=offer.passing, lacks=_UNFIT)
     if unlabelled:
         return unlabelled
     if need.file and not offer.has_file and offer.cut_off is not None:
         return _incomplete(offer.cut_off)
     if offer.differs and not offer.has_file:
-        return _Refusal(offer.differs, lacks=_LACKS_ROOM)
+        return Refusal(offer.differs, lacks=_LACKS_ROOM)
     needs_file = need.file or offer.files_told is FilesTold.CANNOT_FETCH
     if needs_file and not offer.has_file and not offer.may_have_file and not offer.copied_from:
         folder = f" {offer.models_path}" if offer.models_path else ""
         file = need.file or f"the files of {need.model}"
         why = _NO_FILE[offer.files_told].format(file=file, folder=folder)
-        return _Refusal(why, offer.files_told is FilesTold.NOT_YET, _LACKS_FILE)
+        return Refusal(why, offer.files_told is FilesTold.NOT_YET, _LACKS_FILE)
     return _claimed(need, offer) or _no_disk_for_files(offer) or _no_disk(need, offer)
 
 
-def _claimed(need: Need, offer: NodeOffer) -> _Refusal | None:
+def _claimed(need: Need, offer: NodeOffer) -> Refusal | None:
     """Its owner wants the GPU for something else, which ends some time."""
     if not offer.vram_claimed or offer.on_cpu or need.on_cpu:
         return None
-    return _Refusal(offer.vram_claimed, waiting_helps=True, lacks=_LACKS_ROOM)
+    return Refusal(offer.vram_claimed, waiting_helps=True, lacks=_LACKS_ROOM)
 
 
 def _copied(offer: NodeOffer) -> str:
     return f"{_size(offer.copied_bytes)} from {offer.copied_from}" if offer.copied_from else ""
 
 
-def _no_disk_for_files(offer: NodeOffer) -> _Refusal | None:
+def _no_disk_for_files(offer: NodeOffer) -> Refusal | None:
     if not offer.copied_from or not offer.no_room:
         return None
-    return _Refusal(offer.no_room, lacks=_LACKS_ROOM)
+    return Refusal(offer.no_room, lacks=_LACKS_ROOM)
 
 
-def _no_label(need: Need, offer: NodeOffer) -> _Refusal | None:
+def _no_label(need: Need, offer: NodeOffer) -> Refusal | None:
     lacking = sorted(
         f"{key}={value}" for key, value in need.selector.items() if offer.labels.get(key) != value
     )
@@ -148,41 +153,41 @@ def _no_label(need: Need, offer: NodeOffer) -> _Refusal | None:
     why = f"no label {' and no label '.join(lacking)}, which the model asks for"
     if not any(label.startswith(RESERVED_PREFIX) for label in lacking):  # Those only the node itself sets.
         why = f"{why}; to set that: remuda nodes label NODE {shlex.join(lacking)}"
-    return _Refusal(why, lacks=_LACKS_LABEL)
+    return Refusal(why, lacks=_LACKS_LABEL)
 
 
-def _no_disk(need: Need, offer: NodeOffer) -> _Refusal | None:
+def _no_disk(need: Need, offer: NodeOffer) -> Refusal | None:
     if offer.has_backend or offer.builtin or not offer.disk_known or offer.disk_free >= _INSTALL_DISK_BYTES:
         return None
     takes, free = _sizes(_INSTALL_DISK_BYTES, offer.disk_free)
-    return _Refusal(
+    return Refusal(
         f"{need.backend} is not installed and may need {takes} of disk, {free} free; make room there, or "
         "switch this check off with --no-distributed-disk-headroom-check",
         lacks=_LACKS_ROOM,
     )
 
 
-def _no_slot(need: Need, offer: NodeOffer) -> _Refusal | None:
+def _no_slot(need: Need, offer: NodeOffer) -> Refusal | None:
     held = sum(one.key.model == need.model for one in offer.residents)
     if held < offer.slots:
         return None
-    return _Refusal(
+    return Refusal(
         f"it has {held} replica{'' if held == 1 else 's'} of {need.model} and may have {offer.slots}; "
         f"{offer.slots_raised_by} raises that",
         waiting_helps=True,  # Those that are there are about to serve, or about to go.
     )
 
 
-def _excluded(need: Need, offer: NodeOffer) -> _Refusal | None:
+def _excluded(need: Need, offer: NodeOffer) -> Refusal | None:
     """For as long as others of its concurrency groups cannot go."""
     if offer.excluded_by:
         others = ", ".join(offer.excluded_by)
-        return _Refusal(f"{others} stays loaded there and shares a concurrency group with {need.model}")
+        return Refusal(f"{others} stays loaded there and shares a concurrency group with {need.model}")
     busy = sorted({one.key.model for one in offer.residents if one.excludes and not one.movable})
     if not busy:
         return None
     why = f"{', '.join(busy)} is in use there and shares a concurrency group with {need.model}"
-    return _Refusal(f"{why}; try again later", waiting_helps=True)
+    return Refusal(f"{why}; try again later", waiting_helps=True)
 
 
 # Memory.
@@ -220,27 +225,27 @@ def _wanted(need: Need, offer: NodeOffer, *, in_vram: bool) -> _Wanted:
     return _Wanted(use, in_vram, offer.unified, measured=in_vram or ram > expected.ram_bytes)
 
 
-def _on_gpus(need: Need, offer: NodeOffer) -> _Fit | _Refusal:
+def _on_gpus(need: Need, offer: NodeOffer) -> Fit | Refusal:
     """On as few GPUs as possible; of single ones, where least has to go and most room is left."""
-    refusal: _Refusal | None = None
+    refusal: Refusal | None = None
     for tier in choices(need, offer):
         looked = [(choice, _in_memory(need, restricted(offer, choice))) for choice in tier]
-        fits = [replace(found, offer=offer, gpus=on) for on, found in looked if isinstance(found, _Fit)]
+        fits = [replace(found, offer=offer, gpus=on) for on, found in looked if isinstance(found, Fit)]
         if fits:
             return min(fits, key=lambda fit: (len(fit.evict), -fit.left_bytes, fit.gpus))
-        refused = [found for _, found in looked if isinstance(found, _Refusal)]
+        refused = [found for _, found in looked if isinstance(found, Refusal)]
         refusal = min((*filter(None, [refusal]), *refused), key=lambda one: one.rank)
     return refusal or _in_memory(need, offer)
 
 
-def _in_memory(need: Need, offer: NodeOffer) -> _Fit | _Refusal:
+def _in_memory(need: Need, offer: NodeOffer) -> Fit | Refusal:
     """In VRAM, all of it, unless there is none, or the build or the model's configuration leaves it alone."""
     in_vram = offer.vram_total > 0 and not offer.on_cpu and not need.on_cpu
     wanted = _wanted(need, offer, in_vram=in_vram)
     total, free = (offer.vram_total, offer.vram_free) if in_vram else (offer.ram_total, offer.ram_free)
     excluded = tuple(one for one in offer.residents if one.excludes)
     if not total:  # Of a peer that tells nothing about its memory nothing can be concluded.
-        return _Fit(offer, wanted, excluded, 0)
+        return Fit(offer, wanted, excluded, 0)
     size = wanted.size_bytes or _SOMETHING
     if size > total:
         return _too_large(need, offer, wanted, total)
@@ -250,18 +255,18 @@ def _in_memory(need: Need, offer: NodeOffer) -> _Fit | _Refusal:
     if fewest is None:
         return _too_full(need, offer, wanted, free, there)
     evict = (*excluded, *fewest)
-    return _no_ram_beside(offer, wanted, evict) or _Fit(
+    return _no_ram_beside(offer, wanted, evict) or Fit(
         offer, wanted, evict, min(free + freed + _bytes(fewest), total) - size
     )
 
 
-def _no_ram_beside(offer: NodeOffer, wanted: _Wanted, evict: Sequence[Resident]) -> _Refusal | None:
+def _no_ram_beside(offer: NodeOffer, wanted: _Wanted, evict: Sequence[Resident]) -> Refusal | None:
     """For the layers that stay there."""
     free = offer.ram_free + sum(one.ram_beside_bytes for one in evict)
     if not offer.ram_total or wanted.beside_bytes <= free:
         return None
     needs, has = _sizes(wanted.beside_bytes, max(free, 0))
-    return _Refusal(f"needs {needs} of RAM beside its VRAM, {has} free; unload or stop something there")
+    return Refusal(f"needs {needs} of RAM beside its VRAM, {has} free; unload or stop something there")
 
 
 def _in_the_way(resident: Resident, offer: NodeOffer, *, in_vram: bool) -> bool:
@@ -308,38 +313,36 @@ _NO_FILE: Final[Mapping[FilesTold, str]] = {
 }
 
 
-def _incomplete(file: CutOffFile) -> _Refusal:
+def _incomplete(file: CutOffFile) -> Refusal:
     # Where even the header is incomplete, how much is to come is not known.
     whole = f" of {_size(file.size + file.missing)} or more" if file.missing > 1 else ""
-    return _Refusal(
+    return Refusal(
         f"{file.path} is incomplete there ({_size(file.size)}{whole}); wait if it is being copied, or else "
         "copy it again",
         lacks=_LACKS_ROOM,
     )
 
 
-def _too_large(need: Need, offer: NodeOffer, wanted: _Wanted, total: int) -> _Refusal:
+def _too_large(need: Need, offer: NodeOffer, wanted: _Wanted, total: int) -> Refusal:
     needs, available = _set_against(wanted, total)
-    return _Refusal(f"{needs}, {available} available; {_what_helps(need, offer, wanted)}")
+    return Refusal(f"{needs}, {available} available; {_what_helps(need, offer, wanted)}")
 
 
-def _too_full(
-    need: Need, offer: NodeOffer, wanted: _Wanted, free: int, there: Sequence[Resident]
-) -> _Refusal:
+def _too_full(need: Need, offer: NodeOffer, wanted: _Wanted, free: int, there: Sequence[Resident]) -> Refusal:
     idle = [one for one in there if one.movable]
     needs, free_there = _set_against(wanted, max(free, 0))
     lacks = f"{needs}, {free_there} free"
     if free + _bytes(there) >= (wanted.size_bytes or _SOMETHING):
         if not offer.evicts:
             why = f"and nothing is unloaded for one more replica of {need.model}"
-            return _Refusal(f"{lacks}, {why}; it is added when there is room", waiting_helps=True)
+            return Refusal(f"{lacks}, {why}; it is added when there is room", waiting_helps=True)
         if offer.reserved:
-            return _Refusal(f"{lacks}, and models that have waited longer come first", waiting_helps=True)
-        return _Refusal(f"{lacks}, and the other models there are busy; try again later", waiting_helps=True)
+            return Refusal(f"{lacks}, and models that have waited longer come first", waiting_helps=True)
+        return Refusal(f"{lacks}, and the other models there are busy; try again later", waiting_helps=True)
     helps = _what_helps(need, offer, wanted)
     if not idle:
-        return _Refusal(f"{lacks}, and no idle model could be unloaded; {helps}")
-    return _Refusal(f"{lacks}, and unloading idle models would free only {_size(_bytes(idle))}; {helps}")
+        return Refusal(f"{lacks}, and no idle model could be unloaded; {helps}")
+    return Refusal(f"{lacks}, and unloading idle models would free only {_size(_bytes(idle))}; {helps}")
 
 
 def _what_helps(need: Need, offer: NodeOffer, wanted: _Wanted) -> str:

@@ -43,9 +43,10 @@ def rank(
     )
 
 
-def usual_speed(offers: Iterable[NodeOffer]) -> float:
-    """The median of those that were measured; 0: none was."""
-    measured = [offer.tokens_per_s for offer in offers if offer.tokens_per_s]
+def usual_speed(speeds: Iterable[float]) -> float:
+    """The median of the nodes that were measured; 0: none was. Also of those that do not fit: what is usual
+    does not change with what is free."""
+    measured = list(filter(None, speeds))
     return median(measured) if measured else 0.0
 
 

@@ -4,10 +4,12 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import structlog
+from anyio.lowlevel import checkpoint
 
 from remuda.core.clock import Clock
 from remuda.core.entropy import Entropy
 from remuda.core.ids import MachineId, NodeId, ReplicaKey
+from remuda.core.slices import Sliced, T
 from remuda.fleet.verdicts import ObservedNode
 from remuda.gallery.model import Reading
 from remuda.models.files import NeededFile
@@ -17,6 +19,7 @@ from remuda.scheduler.catalogue import Catalogued, ModelCatalogue
 from remuda.scheduler.demand import NO_NODE
 from remuda.scheduler.disk_room import FilesInFleet
 from remuda.scheduler.eviction import FIRST, Turn, groups_of, spares
+from remuda.scheduler.facts import PlacementFacts, ReportPaths
 from remuda.scheduler.file_room import FileRoom
 from remuda.scheduler.load_ops import UnloadRequests, load_operation
 from remuda.scheduler.measured_memory import MemoryBook
@@ -33,10 +36,11 @@ from remuda.scheduler.model import (
     ReplicaState,
     Unplaceable,
 )
-from remuda.scheduler.offers import NOWHERE, PlacementFacts, Supply, offers, supplies
+from remuda.scheduler.offers import NOWHERE, Supply, offers, supplies
 from remuda.scheduler.placement import place
 from remuda.scheduler.plans import ReplicaPlan, replica_plan
 from remuda.scheduler.ports import ReplicaStore, RoutingTable
+from remuda.scheduler.shortlist import Known, best_place
 
 log = structlog.get_logger(__name__)
 
@@ -88,6 +92,7 @@ class ReplicaPlacer:
         self._entropy = entropy
         self._table = table
         self._signal = signal
+        self._paths = ReportPaths()
 
     async def begin(
         self,
@@ -156,21 +161,20 @@ class ReplicaPlacer:
         fetched = FilesInFleet(checks_disk=self._by.checks_disk)
         if self._by.room is not None and not self._by.shared:
             fetched = await self._by.room.known(nodes, seen.rows)
-        offered = self._offers(need, model, nodes, seen, supply, avoid, files, fetched, turn)
-        placed = place(need, offered)
+        fleet = self._facts(nodes, seen, supply, avoid, files, fetched, turn)
+        beside = self._known(model, fleet, supply, avoid)
+        placed = await _in_turns(best_place(need, fleet, beside))
         if isinstance(placed, Unplaceable) and supply and not any(one.known for one in supply.values()):
             placed = replace(placed, backend_unknown=True)
-        return _Survey(need, nodes, seen, supply, placed, offered)
+        return _Survey(need, nodes, seen, supply, placed, fleet, beside)
 
     async def _needed(self, model: Catalogued, nodes: Sequence[ObservedNode]) -> Sequence[NeededFile]:
         if self._by.needed is None:
             return await self._catalogue.files(model)
         return await self._by.needed(model, nodes)
 
-    def _offers(
+    def _facts(
         self,
-        need: Need,
-        model: Catalogued,
         nodes: Sequence[ObservedNode],
         seen: Replicas,
         supply: Supplies,
@@ -178,21 +182,15 @@ class ReplicaPlacer:
         files: Sequence[NeededFile],
         fetched: FilesInFleet,
         turn: Turn,
-    ) -> list[NodeOffer]:
-        def unfit(node: NodeId) -> str:
-            return avoid.get(node) or supply.get(node, NOWHERE).why_not
-
-        def passing(node: NodeId) -> bool:
-            return node in avoid or not supply.get(node, NOWHERE).told
-
+    ) -> PlacementFacts:
         configs = {name: one.config for name, one in self._catalogue.models.items()}
         by = self._by
-        fleet = PlacementFacts(
+        return PlacementFacts(
             nodes,
             seen,
             by.in_flight,
             {name for name, config in configs.items() if config.pinned},
-            unfit,
+            lambda node: avoid.get(node) or supply.get(node, NOWHERE).why_not,
             by.shared,
             by.checks_disk,
             by.frontend,
@@ -203,22 +201,35 @@ class ReplicaPlacer:
             groups_of(configs),
             turn,
             by.speeds(),
+            self._paths,
         )
-        here = {view.standing.node.id for view in nodes if view.standing.node.machine_id in self._by.here}
-        return [
-            replace(
+
+    def _known(
+        self, model: Catalogued, fleet: PlacementFacts, supply: Supplies, avoid: Mapping[NodeId, str]
+    ) -> Known:
+        here: Collection[NodeId] = ()
+        if model.here and self._by.here:
+            own = (view.standing.node for view in fleet.nodes)
+            here = {node.id for node in own if node.machine_id in self._by.here}
+
+        def passing(node: NodeId) -> bool:
+            return node in avoid or not supply.get(node, NOWHERE).told
+
+        def complete(offer: NodeOffer) -> NodeOffer:
+            of_node = supply.get(offer.node, NOWHERE)
+            return replace(
                 offer,
-                has_backend=supply.get(offer.node, NOWHERE).has,
-                on_cpu=supply.get(offer.node, NOWHERE).on_cpu,
-                builtin=supply.get(offer.node, NOWHERE).builtin,
-                has_file=offer.has_file or (model.here and offer.node in here),
-                copied_from="" if model.here and offer.node in here else offer.copied_from,
+                has_backend=of_node.has,
+                on_cpu=of_node.on_cpu,
+                builtin=of_node.builtin,
+                has_file=offer.has_file or offer.node in here,
+                copied_from="" if offer.node in here else offer.copied_from,
                 # Bytes that are here would have to be sent there; of others only the node can know.
                 may_have_file=offer.files_told is FilesTold.NEVER and not model.here,
-                passing=offer.passing or (offer.unfit == unfit(offer.node) and passing(offer.node)),
+                passing=offer.passing or (offer.unfit == fleet.unfit(offer.node) and passing(offer.node)),
             )
-            for offer in offers(need, fleet)
-        ]
+
+        return Known(lambda node: supply.get(node, NOWHERE), lambda node: node in here, complete)
 
     async def _claim(self, survey: "_Survey", placed: Placed, by: str, *, alone: bool) -> Replica | None:
         need, seen, galleries = survey.need, survey.seen, survey.supply[placed.node].galleries
@@ -259,7 +270,24 @@ class _Survey:
     seen: Replicas
     supply: Supplies
     placed: Placed | Unplaceable
-    offers: Sequence[NodeOffer]
+    facts: PlacementFacts
+    known: Known
+
+    @property
+    def offers(self) -> Sequence[NodeOffer]:
+        """Of all nodes, which takes a while in a large fleet."""
+        return [self.known.complete(offer) for offer in offers(self.need, self.facts)]
+
+
+async def _in_turns(work: Sliced[T]) -> T:
+    """The result, with others served between its slices."""
+    while True:
+        try:
+            next(work)
+        except StopIteration as done:
+            result: T = done.value
+            return result
+        await checkpoint()
 
 
 def _free_index(model: str, seen: Replicas) -> int:

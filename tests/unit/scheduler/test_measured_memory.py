@@ -7,6 +7,7 @@ import pytest
 
 from remuda.core.ids import NodeId
 from remuda.models.memory import MemoryUse
+from remuda.scheduler.facts import PlacementFacts
 from remuda.scheduler.measured_memory import (
     MeasuredMemory,
     MemoryBook,
@@ -16,7 +17,7 @@ from remuda.scheduler.measured_memory import (
     reported_use,
 )
 from remuda.scheduler.model import NodeOffer, Placed, Replica, ReplicaState, Unplaceable
-from remuda.scheduler.offers import PlacementFacts, offers
+from remuda.scheduler.offers import offers
 from remuda.scheduler.placement import place
 from remuda.wire.nodes import Report
 from tests.unit.scheduler.offering import a_cpu_offer, a_need, an_offer

@@ -9,8 +9,9 @@ from remuda.core.ids import BootId, ReplicaKey
 from remuda.fleet.health import Fleet, ListeningPeriod, ListeningPeriods
 from remuda.fleet.model import Dial, NodeType, StoredBusTrouble
 from remuda.fleet.verdicts import ObservedNode
+from remuda.scheduler.facts import PlacementFacts
 from remuda.scheduler.model import FilesTold, NodeOffer, Placed, Replica, ReplicaState, Unplaceable
-from remuda.scheduler.offers import PlacementFacts, offers
+from remuda.scheduler.offers import offers
 from remuda.scheduler.placement import place
 from remuda.wire.nodes import Report
 from tests.support.nodes import NOON, THRESHOLDS

@@ -9,8 +9,9 @@ from remuda.core.ids import NodeId, ReplicaKey
 from remuda.fleet.model import Resources
 from remuda.fleet.verdicts import ObservedNode
 from remuda.ops.model import OpId
+from remuda.scheduler.facts import PlacementFacts
 from remuda.scheduler.model import Need, Placed, Replica, ReplicaState
-from remuda.scheduler.offers import PlacementFacts, offers
+from remuda.scheduler.offers import offers
 from remuda.scheduler.placement import place
 from tests.support.examples import examples
 from tests.unit.scheduler.standing import a_row, a_view, ago, rows

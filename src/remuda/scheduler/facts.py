@@ -1,0 +1,114 @@
+"""What is known of a fleet when a replica is to be placed, and what of it is looked up once for all nodes.
+Pure."""
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from remuda.core.errors import Invalid
+from remuda.core.ids import NodeId, ReplicaKey
+from remuda.fleet.verdicts import ObservedNode
+from remuda.models.files import NeededFile
+from remuda.models.gguf import parts_of
+from remuda.scheduler.disk_room import FilesInFleet
+from remuda.scheduler.eviction import FIRST, Turn, excludes
+from remuda.scheduler.measured_memory import MemoryBook
+from remuda.scheduler.measured_speed import RateBook
+from remuda.scheduler.model import Need, Replica, Replicas
+from remuda.wire.nodes import Report
+
+
+class ReportPaths:
+    """The paths of model files that nodes report. A node's are collected once for each of its reports: a
+    decision has a thousand nodes, most of which have told nothing new since the last."""
+
+    def __init__(self) -> None:
+        self._known: dict[NodeId, tuple[Report, frozenset[str]]] = {}
+
+    def of(self, view: ObservedNode) -> frozenset[str]:
+        if view.report is None:
+            return frozenset()
+        node = view.standing.node.id
+        known = self._known.get(node)
+        if known is None or known[0] is not view.report:
+            known = self._known[node] = view.report, frozenset(one.path for one in view.report.model_files)
+        return known[1]
+
+    def forget_others(self, nodes: Sequence[ObservedNode]) -> None:
+        """Of nodes that have left."""
+        if len(self._known) > len(nodes):
+            there = {view.standing.node.id for view in nodes}
+            self._known = {node: known for node, known in self._known.items() if node in there}
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementFacts:
+    """All that is known when a replica is to be placed."""
+
+    nodes: Sequence[ObservedNode]
+    replicas: Replicas
+    in_flight: Callable[[ReplicaKey], int]  # Of all frontends together.
+    pinned: Collection[str]  # Models that never leave to make room.
+    unfit: Callable[[NodeId], str]  # Why the backend cannot run there; empty: it can.
+    shared: bool = False  # All nodes have one folder of models.
+    checks_disk: bool = True
+    frontend: str = ""  # Who would have to reach the node: this one.
+    files: Sequence[NeededFile] = ()  # Of the model, where they are known.
+    fetched: FilesInFleet = field(default_factory=FilesInFleet)  # What could go to make room for them.
+    memory: MemoryBook = field(default_factory=MemoryBook)  # What replicas were seen to take.
+    spare: Mapping[str, int] = field(default_factory=dict)  # Of models that keep some: how many may go.
+    groups: Mapping[str, frozenset[str]] = field(default_factory=dict)  # Of concurrency, by model.
+    turn: Turn = FIRST
+    speeds: RateBook = field(default_factory=RateBook)  # How fast nodes were seen to be.
+    paths: ReportPaths = field(default_factory=ReportPaths)
+
+
+class FactsByNode:
+    """What the offers of all nodes have in common, looked up once."""
+
+    def __init__(self, need: Need, fleet: PlacementFacts) -> None:
+        self.fleet = fleet
+        self.stays = {**fleet.spare, **dict.fromkeys(fleet.pinned, 0)}
+        self.excluding = {name for name in fleet.groups if excludes(need.model, name, fleet.groups)}
+        self._rows = _by_node(fleet.replicas.rows)
+        fleet.paths.forget_others(fleet.nodes)
+
+    def rows_on(self, node: NodeId) -> Sequence[Replica]:
+        return self._rows.get(node, ())
+
+    def fetched_on(self, node: NodeId) -> FilesInFleet:
+        """Without the replicas of other nodes."""
+        return replace(self.fleet.fetched, rows=self._fetched_rows.get(node, ()))
+
+    @cached_property
+    def may_give(self) -> Sequence[ObservedNode]:
+        """Nodes that have a file of the name of one that is needed. No other could give one."""
+        named, paths = {file.path for file in self.fleet.files}, self.fleet.paths
+        return [view for view in self.fleet.nodes if not named.isdisjoint(paths.of(view))]
+
+    @cached_property
+    def _fetched_rows(self) -> Mapping[NodeId, Sequence[Replica]]:
+        return _by_node(self.fleet.fetched.rows)
+
+
+def _by_node(rows: Iterable[Replica]) -> Mapping[NodeId, Sequence[Replica]]:
+    found = defaultdict[NodeId, list[Replica]](list)
+    for row in rows:
+        found[row.node].append(row)
+    return found
+
+
+def is_among(file: str, paths: AbstractSet[str]) -> bool:
+    """With all its parts; or a folder of that name, with something in it."""
+    return all(part in paths for part in all_parts(file)) or any(
+        path.startswith(f"{file}/") for path in paths
+    )
+
+
+def all_parts(file: str) -> tuple[str, ...]:
+    try:
+        return parts_of(file)
+    except Invalid:  # Named like a part that cannot be: a file of its own.
+        return (file,)

@@ -1,0 +1,219 @@
+"""The best node, found without looking closely at each: the same as by looking at all."""
+
+from dataclasses import replace
+from itertools import count
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from remuda.core.ids import NodeId
+from remuda.core.slices import at_once, slice_count
+from remuda.fleet.verdicts import ObservedNode
+from remuda.models.files import NeededFile
+from remuda.models.memory import MemoryUse
+from remuda.scheduler import shortlist
+from remuda.scheduler.eviction import Turn
+from remuda.scheduler.facts import PlacementFacts, ReportPaths
+from remuda.scheduler.measured_memory import MemoryBook, MemoryKey
+from remuda.scheduler.measured_speed import MeasuredRate, Rate, RateBook, RateKey
+from remuda.scheduler.model import Need, NodeOffer, Placed, Replica, ReplicaState, Unplaceable
+from remuda.scheduler.offers import Supply, offers
+from remuda.scheduler.placement import Fit, look, place
+from remuda.scheduler.ranking import usual_speed
+from remuda.scheduler.shortlist import Glance, Known, best_place
+from tests.support.examples import examples
+from tests.unit.scheduler.offering import a_need
+from tests.unit.scheduler.standing import GB, GPU, a_row, a_view, ago, rows
+
+NAMES = ("n0", "n1", "n2", "n3")
+MODELS = ("qwen", "a", "b", "c")
+FILES = (NeededFile("qwen.gguf", 1, "", here=True), NeededFile("eye.gguf", 1, "", here=False))
+gigabytes = st.integers(0, 12)
+
+
+@st.composite
+def views(draw: st.DrawFn, name: str) -> ObservedNode:
+    vram = draw(st.sampled_from((0, 8, 24)))
+    ram = draw(st.sampled_from((0, 16, 24)))
+    figures = replace(
+        GPU,
+        total_vram=vram * GB,
+        available_vram=min(vram, draw(gigabytes)) * GB,
+        total_ram=ram * GB,
+        available_ram=min(ram, draw(gigabytes)) * GB,
+    )
+    view = a_view(
+        name,
+        heard_s=draw(st.sampled_from((1, 1, 1, 500))),
+        reports=draw(st.sampled_from((True, True, False))),
+        installed=["llama-cpp"],
+        files=draw(st.lists(st.sampled_from(("qwen.gguf", "eye.gguf", "x.gguf")), unique=True)),
+        labels=draw(st.sampled_from(({}, {"room": "attic"}))),
+        unreached=draw(st.sampled_from(({}, {}, {"us": "it does not answer"}))),
+        resources=figures,
+        vram_budget=draw(st.sampled_from(("", "", "6GB"))),
+        max_replicas=draw(st.integers(1, 3)),
+    )
+    if view.report is None:
+        return view
+    fetches = draw(st.booleans())
+    return replace(view, report=view.report.model_copy(update={"fetches_files": fetches}))
+
+
+@st.composite
+def replicas(draw: st.DrawFn) -> list[Replica]:
+    numbers = count()
+    return [
+        a_row(
+            draw(st.sampled_from(MODELS)),
+            next(numbers),
+            on=draw(st.sampled_from(NAMES)),
+            gb=draw(gigabytes),
+            since_s=draw(st.sampled_from((2, 60))),
+            state=draw(st.sampled_from((ReplicaState.LOADED, ReplicaState.LOADED, *ReplicaState))),
+            in_vram=draw(st.booleans()),
+            last_used=draw(st.sampled_from((None, ago(5), ago(50)))),
+        )
+        for _ in range(draw(st.integers(0, 8)))
+    ]
+
+
+@st.composite
+def books(draw: st.DrawFn) -> tuple[MemoryBook, RateBook]:
+    memory = draw(st.dictionaries(st.sampled_from(("", "GPU", "nvidia 9.0")), gigabytes, max_size=2))
+    speeds = draw(st.dictionaries(st.sampled_from(NAMES), st.sampled_from((10.0, 11.0, 58.0)), max_size=3))
+    return (
+        MemoryBook(
+            {
+                MemoryKey("qwen", "abc", "", hardware): MemoryUse(size * GB if hardware else 0, size * GB)
+                for hardware, size in memory.items()
+            }
+        ),
+        RateBook.of(
+            MeasuredRate(RateKey(Rate.TOKENS, NodeId(f"id-{name}"), "qwen"), speed, "llama-cpp", 1)
+            for name, speed in speeds.items()
+        ),
+    )
+
+
+@st.composite
+def fleets(draw: st.DrawFn) -> PlacementFacts:
+    there = draw(st.lists(st.sampled_from(NAMES), unique=True))
+    rows_there = [row for row in draw(replicas()) if row.node.removeprefix("id-") in there]
+    busy = draw(st.fixed_dictionaries({row.key: st.sampled_from((0, 0, 2)) for row in rows_there}))
+    memory, speeds = draw(books())
+    avoided = draw(st.sampled_from(("", "id-n0")))
+    return PlacementFacts(
+        nodes=[draw(views(name)) for name in there],
+        replicas=rows(*rows_there),
+        in_flight=lambda key: busy.get(key, 0),
+        pinned=draw(st.sampled_from(((), ("a",)))),
+        unfit=lambda node: "it is avoided" if node == avoided else "",
+        shared=draw(st.sampled_from((False, False, True))),
+        frontend="us",
+        files=FILES[: draw(st.integers(0, 2))],
+        memory=memory,
+        spare=draw(st.sampled_from(({}, {"b": 1}))),
+        groups=draw(st.sampled_from(({}, {"qwen": frozenset({"g"}), "c": frozenset({"g"})}))),
+        turn=Turn(evicts=draw(st.sampled_from((True, True, False)))),
+        speeds=speeds,
+    )
+
+
+needs = st.builds(
+    lambda gb, **changes: a_need(gb, **changes),
+    gigabytes,
+    file=st.sampled_from(("qwen.gguf", "qwen.gguf", "")),
+    on_cpu=st.sampled_from((False, False, True)),
+    selector=st.sampled_from(({}, {}, {"room": "attic"})),
+    on_gpu=st.sampled_from((MemoryUse(0, 0), MemoryUse(3 * GB, GB))),
+)
+supplies = st.lists(
+    st.builds(Supply, has=st.booleans(), on_cpu=st.booleans()), min_size=len(NAMES), max_size=len(NAMES)
+)
+
+
+def known_by(supply: list[Supply], here: str) -> Known:
+    by_node = {NodeId(f"id-{name}"): one for name, one in zip(NAMES, supply, strict=True)}
+
+    def complete(offer: NodeOffer) -> NodeOffer:
+        one = by_node[offer.node]
+        has_file = offer.has_file or offer.node == here
+        return replace(offer, has_backend=one.has, on_cpu=one.on_cpu, has_file=has_file)
+
+    return Known(by_node.__getitem__, lambda node: node == here, complete)
+
+
+heres = st.sampled_from(("", "id-n1"))
+
+
+@settings(max_examples=examples(300))
+@given(needs, fleets(), supplies, heres)
+def test_same_answer_as_by_looking_at_all(
+    need: Need, fleet: PlacementFacts, supply: list[Supply], here: str
+) -> None:
+    known = known_by(supply, here)
+    plain = place(need, [known.complete(offer) for offer in offers(need, fleet)])
+    assert at_once(best_place(need, fleet, known)) == plain
+
+
+@settings(max_examples=examples(300))
+@given(needs, fleets(), supplies, heres)
+def test_no_node_is_better_than_it_looked(
+    need: Need, fleet: PlacementFacts, supply: list[Supply], here: str
+) -> None:
+    known = known_by(supply, here)
+    glance = Glance(need, fleet, known)
+    offered = [known.complete(offer) for offer in offers(need, fleet)]
+    assert glance.usual == usual_speed(offer.tokens_per_s for offer in offered)
+    for view, offer in zip(fleet.nodes, offered, strict=True):
+        fit = look(need, offer)
+        if not isinstance(fit, Fit):
+            continue
+        first = glance.first(view)
+        assert first is not None
+        second = glance.second(view, first)
+        assert second is not None
+        assert first <= second <= fit.rank(glance.usual)
+
+
+def many(number: int, **facts: Any) -> PlacementFacts:
+    nodes = [a_view(f"n{one}", files=["qwen.gguf"], installed=["llama-cpp"]) for one in range(number)]
+    held = rows(*(a_row("a", one, on=f"n{one}", gb=4) for one in range(number)))
+    return PlacementFacts(nodes, held, lambda key: 0, (), lambda node: "", **facts)
+
+
+ANYWHERE = Known(lambda node: Supply(has=True), lambda node: False, lambda offer: offer)
+
+
+def test_few_of_many_nodes_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[NodeOffer] = []
+
+    def noted(need: Need, offer: NodeOffer) -> object:
+        looked.append(offer)
+        return look(need, offer)
+
+    monkeypatch.setattr(shortlist, "look", noted)
+    for gb in (6, 21):
+        looked.clear()
+        assert isinstance(at_once(best_place(a_need(gb), many(300), ANYWHERE)), Placed)
+        assert len(looked) <= 2
+
+
+def test_others_get_their_turn_while_all_nodes_are_looked_at() -> None:
+    placed, slices = slice_count(best_place(a_need(60), many(300), ANYWHERE))
+    assert isinstance(placed, Unplaceable)
+    assert slices >= 300 // 20
+
+
+def test_paths_are_collected_once_for_each_report() -> None:
+    view, paths = a_view(files=["a.gguf"]), ReportPaths()
+    assert paths.of(view) is paths.of(view)
+    assert view.report is not None
+    told = view.report.model_copy(update={"model_files": ()})
+    assert paths.of(replace(view, report=told)) == frozenset()
+    assert paths.of(view) == {"a.gguf"}
+    paths.forget_others([])
+    assert paths.of(replace(view, report=None)) == frozenset()
