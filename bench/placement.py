@@ -29,7 +29,7 @@ from remuda.scheduler.eviction import WaitedFor, asked_again, may_go, turn_in_li
 from remuda.scheduler.facts import PlacementFacts
 from remuda.scheduler.model import Need, Replica, Replicas, ReplicaState
 from remuda.scheduler.offers import Supply
-from remuda.scheduler.shortlist import Known, best_place
+from remuda.scheduler.shortlist import SupplyFacts, best_place
 from remuda.wire.nodes import InstalledArtifact, ModelFile, Report
 
 GIB: Final = 1 << 30
@@ -98,7 +98,7 @@ def decision_ms(nodes: int, replicas: int, rounds: int, *, file: str, gib: int) 
     need = Need("new", "llama-cpp", "r1", 5 * GIB, gib * GIB, MemoryUse(gib * GIB, GIB), file=file)
     size = NeededFile(file, 4 * GIB, "", here=False)
     facts = PlacementFacts(views, seen, lambda key: 0, (), lambda node: "", files=(size,))
-    known = Known(
+    known = SupplyFacts(
         lambda node: Supply(has=True), lambda node: False, lambda offer: replace(offer, has_backend=True)
     )
     taken: list[float] = []

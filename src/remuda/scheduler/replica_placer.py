@@ -40,7 +40,7 @@ from remuda.scheduler.offers import NOWHERE, Supply, offers, supplies
 from remuda.scheduler.placement import place
 from remuda.scheduler.plans import ReplicaPlan, replica_plan
 from remuda.scheduler.ports import ReplicaStore, RoutingTable
-from remuda.scheduler.shortlist import Known, best_place
+from remuda.scheduler.shortlist import SupplyFacts, best_place
 
 log = structlog.get_logger(__name__)
 
@@ -206,7 +206,7 @@ class ReplicaPlacer:
 
     def _known(
         self, model: Catalogued, fleet: PlacementFacts, supply: Supplies, avoid: Mapping[NodeId, str]
-    ) -> Known:
+    ) -> SupplyFacts:
         here: Collection[NodeId] = ()
         if model.here and self._by.here:
             own = (view.standing.node for view in fleet.nodes)
@@ -229,7 +229,7 @@ class ReplicaPlacer:
                 passing=offer.passing or (offer.unfit == fleet.unfit(offer.node) and passing(offer.node)),
             )
 
-        return Known(lambda node: supply.get(node, NOWHERE), lambda node: node in here, complete)
+        return SupplyFacts(lambda node: supply.get(node, NOWHERE), lambda node: node in here, complete)
 
     async def _claim(self, survey: "_Survey", placed: Placed, by: str, *, alone: bool) -> Replica | None:
         need, seen, galleries = survey.need, survey.seen, survey.supply[placed.node].galleries
@@ -271,7 +271,7 @@ class _Survey:
     supply: Supplies
     placed: Placed | Unplaceable
     facts: PlacementFacts
-    known: Known
+    known: SupplyFacts
 
     @property
     def offers(self) -> Sequence[NodeOffer]:

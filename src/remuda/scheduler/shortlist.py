@@ -28,7 +28,7 @@ _OFFERS: Final = _SLICE // _OF_AN_OFFER
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class SupplyFacts:
     """What is known beside the facts: who has the backend, whose files are here, and how an offer is made
     complete by both."""
 
@@ -37,7 +37,7 @@ class Known:
     complete: Callable[[NodeOffer], NodeOffer]
 
 
-def best_place(need: Need, fleet: PlacementFacts, known: Known) -> Sliced[Placed | Unplaceable]:
+def best_place(need: Need, fleet: PlacementFacts, known: SupplyFacts) -> Sliced[Placed | Unplaceable]:
     """Pauses every millisecond or so."""
     glance = Glance(need, fleet, known)
     coming = [(best, 0, number) for number, view in enumerate(fleet.nodes) if (best := glance.first(view))]
@@ -76,7 +76,7 @@ def best_place(need: Need, fleet: PlacementFacts, known: Known) -> Sliced[Placed
 class Glance:
     """How well a node could come out at best, by what can be had without looking closely."""
 
-    def __init__(self, need: Need, fleet: PlacementFacts, known: Known) -> None:
+    def __init__(self, need: Need, fleet: PlacementFacts, known: SupplyFacts) -> None:
         self.facts = FactsByNode(need, fleet)
         self._need = need
         self._fleet = fleet

@@ -22,7 +22,7 @@ from remuda.scheduler.model import Need, NodeOffer, Placed, Replica, ReplicaStat
 from remuda.scheduler.offers import Supply, offers
 from remuda.scheduler.placement import Fit, look, place
 from remuda.scheduler.ranking import usual_speed
-from remuda.scheduler.shortlist import Glance, Known, best_place
+from remuda.scheduler.shortlist import Glance, SupplyFacts, best_place
 from tests.support.examples import examples
 from tests.unit.scheduler.offering import a_need
 from tests.unit.scheduler.standing import GB, GPU, a_row, a_view, ago, rows
@@ -135,7 +135,7 @@ supplies = st.lists(
 )
 
 
-def known_by(supply: list[Supply], here: str) -> Known:
+def known_by(supply: list[Supply], here: str) -> SupplyFacts:
     by_node = {NodeId(f"id-{name}"): one for name, one in zip(NAMES, supply, strict=True)}
 
     def complete(offer: NodeOffer) -> NodeOffer:
@@ -143,7 +143,7 @@ def known_by(supply: list[Supply], here: str) -> Known:
         has_file = offer.has_file or offer.node == here
         return replace(offer, has_backend=one.has, on_cpu=one.on_cpu, has_file=has_file)
 
-    return Known(by_node.__getitem__, lambda node: node == here, complete)
+    return SupplyFacts(by_node.__getitem__, lambda node: node == here, complete)
 
 
 heres = st.sampled_from(("", "id-n1"))
@@ -185,7 +185,7 @@ def many(number: int, **facts: Any) -> PlacementFacts:
     return PlacementFacts(nodes, held, lambda key: 0, (), lambda node: "", **facts)
 
 
-ANYWHERE = Known(lambda node: Supply(has=True), lambda node: False, lambda offer: offer)
+ANYWHERE = SupplyFacts(lambda node: Supply(has=True), lambda node: False, lambda offer: offer)
 
 
 def test_few_of_many_nodes_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
