@@ -47,4 +47,4 @@ class UsageInMemory:
 def metering_in_memory(keyring: KeyRing, clock: Clock) -> Metering:
     used = UsageInMemory()
     limits = KeyLimits(LeasesInMemory(), clock, "gateway", keyring.listed)
-    return Metering(limits, UsageCounter(used, clock, "gateway"), used)
+    return Metering(limits, UsageCounter(used, "gateway"), used)

@@ -13,7 +13,6 @@ import structlog
 from anyio.abc import TaskStatus
 
 from remuda.core import limits
-from remuda.core.clock import Clock
 from remuda.core.errors import RemudaError
 from remuda.core.prices import Money, TokenPrice
 
@@ -94,9 +93,8 @@ class UsageStore(Protocol):
 class UsageCounter:
     """`writer` is new with every start."""
 
-    def __init__(self, store: UsageStore, clock: Clock, writer: str) -> None:
+    def __init__(self, store: UsageStore, writer: str) -> None:
         self._store = store
-        self._clock = clock
         self._writer = writer
         self._counted: dict[UsagePlace, KeyUsage] = {}
         self._batch: dict[UsagePlace, KeyUsage] = {}  # Perhaps written already.
@@ -106,6 +104,7 @@ class UsageCounter:
 
     def note(
         self,
+        day: date,
         key: str,
         model: str,
         node: str,
@@ -114,8 +113,8 @@ class UsageCounter:
         failed: bool = False,
         price: TokenPrice | None = None,
     ) -> None:
-        """One request is over; it took so many tokens, read and written."""
-        place = UsagePlace(self._clock.now().date(), key, model, node)
+        """One request was over on that day of UTC; it took so many tokens, read and written."""
+        place = UsagePlace(day, key, model, node)
         used = self._counted.get(place)
         if used is None:
             used = self._begun(place)

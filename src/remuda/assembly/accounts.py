@@ -28,6 +28,6 @@ async def open_accounts(database: Database, clock: Clock, entropy: Entropy) -> A
     keyring = KeyRing(SqlKeyStore(database), clock, entropy)
     limits = KeyLimits(SqlLeaseStore(database), clock, entropy.token(), keyring.listed)
     used = SqlUsageStore(database)
-    usage = UsageCounter(used, clock, entropy.token())
+    usage = UsageCounter(used, entropy.token())
     async with background(keyring.run, limits.run, usage.run):
         yield Accounts(keyring, Metering(limits, usage, used))

@@ -99,6 +99,11 @@ class ClientConnection(Protocol):
     """Called once if the connection is lost; the code that set it takes it back when the request is over."""
 
     @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """In which its requests are answered."""
+        ...
+
+    @property
     def congested(self) -> bool:
         """The client reads more slowly than it is written to: the next write waits."""
         ...

@@ -29,6 +29,8 @@ class RequestKind(StrEnum):
     SPEECH = "speech"
     SOUND = "sound"
 
+    __hash__ = str.__hash__  # An enum's own is written in Python, and every request hashes its kind often.
+
 
 WITH_FILES: Final = frozenset(
     {RequestKind.IMAGE, RequestKind.TRANSCRIPTION, RequestKind.SPEECH, RequestKind.SOUND}
@@ -37,8 +39,7 @@ Request = ChatRequest | CompletionRequest | EmbeddingRequest | RerankRequest | T
 _STREAMABLE: Final = (ChatRequest, CompletionRequest, TranscriptionRequest)
 
 
-@dataclass(slots=True)
-class CallTally:
+class CallTally(msgspec.Struct):
     """What one request came to; filled in by the part that knows. Clock readings are monotonic seconds."""
 
     prompt_tokens: int = 0

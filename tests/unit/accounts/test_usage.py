@@ -13,7 +13,7 @@ from remuda.accounts.usage import KeyUsage, UsageCounter, UsagePlace, UsageQuery
 from remuda.core import limits
 from remuda.core.errors import StoreUnusable
 from remuda.core.prices import parse_price
-from tests.support.clocks import START, HandClock
+from tests.support.clocks import START
 
 pytestmark = pytest.mark.anyio
 
@@ -47,14 +47,13 @@ class Store:
 
 
 async def test_requests_are_counted_by_key_model_node_and_day() -> None:
-    store, clock = Store(), HandClock()
-    counter = UsageCounter(store, clock, "here")
-    counter.note("k", "m", "gpu-1", (100, 20), price=parse_price("1/10"))
-    counter.note("k", "m", "gpu-1", (50, 0), failed=True)
-    clock.advance(timedelta(days=1))
-    counter.note("k", "m", "gpu-1", (1, 1))
+    store, today = Store(), START.date()
+    tomorrow = today + timedelta(days=1)
+    counter = UsageCounter(store, "here")
+    counter.note(today, "k", "m", "gpu-1", (100, 20), price=parse_price("1/10"))
+    counter.note(today, "k", "m", "gpu-1", (50, 0), failed=True)
+    counter.note(tomorrow, "k", "m", "gpu-1", (1, 1))
     await counter.write()
-    today, tomorrow = START.date(), START.date() + timedelta(days=1)
     assert store.used == {
         UsagePlace(today, "k", "m", "gpu-1"): KeyUsage(2, 1, 150, 20, 300_000),
         UsagePlace(tomorrow, "k", "m", "gpu-1"): KeyUsage(1, 0, 1, 1, 0),
@@ -63,14 +62,14 @@ async def test_requests_are_counted_by_key_model_node_and_day() -> None:
 
 async def _played(steps: list[str]) -> tuple[int, int]:
     """How many requests there were, and how many were written down."""
-    store, clock = Store(), HandClock()
-    counter, noted = UsageCounter(store, clock, "here"), 0
+    store = Store()
+    counter, noted = UsageCounter(store, "here"), 0
     for step in steps:
         if step == "write":
             with suppress(StoreUnusable):
                 await counter.write()
         elif step == "note":
-            counter.note("k", f"m{noted % 3}", "", (1, 1))
+            counter.note(START.date(), "k", f"m{noted % 3}", "", (1, 1))
             noted += 1
         else:
             store.fails[step] += 1
@@ -90,9 +89,9 @@ async def test_while_the_store_is_away_for_long_only_the_key_is_told_apart(
 ) -> None:
     monkeypatch.setattr(limits, "USAGE_WAITING_MAX", 10)
     store = Store()
-    counter = UsageCounter(store, HandClock(), "here")
+    counter = UsageCounter(store, "here")
     for number in range(100):
-        counter.note("k", f"m{number}", "", (1, 1))
+        counter.note(START.date(), "k", f"m{number}", "", (1, 1))
     await counter.write()
     assert store.requests == 100
     assert len(store.used) == 11

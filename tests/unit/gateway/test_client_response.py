@@ -1,5 +1,6 @@
 """A response on a connection that does not work as it should."""
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -22,6 +23,7 @@ class Line:
     when_lost: Callable[[], None] | None = None
 
     def __init__(self) -> None:
+        self.loop = asyncio.get_running_loop()
         self.congested = False
         self.hung_up = False
 

@@ -78,7 +78,7 @@ class InferenceHandler:
         self._usage = usage
         self._admission = admission
         self._clock = clock
-        self._log = RequestLog(clock)
+        self._log = RequestLog()
         self._decisions = inference.decisions
         self._slicer = Slicer(clock)
         self._id_prefix = id_prefix
@@ -111,11 +111,11 @@ class InferenceHandler:
             self._bodies.forget(response)
             if response.charge is not None and self._limits is not None:
                 settle(self._limits, response)
-            ended_s = self._clock.monotonic()
+            ended_s, ended_at = self._clock.monotonic(), self._clock.now()
             self._figures.answered(response, ended_s)
-            note(self._usage, response)
-            self._log.answered(response, ended_s)
-            self._decisions.note(decision_of(response, ended_s, self._clock.now()))
+            note(self._usage, response, ended_at)
+            self._log.answered(response, ended_s, ended_at)
+            self._decisions.note(decision_of(response, ended_s, ended_at))
 
     def request_id(self, headers: Mapping[bytes, bytes]) -> str:
         """The client's own, if it can go into a header and a log line; else a new one."""

@@ -2,6 +2,7 @@
 when it is over; and what is counted of it.
 """
 
+from datetime import datetime
 from typing import Final
 
 from remuda.accounts.keys import ApiKey
@@ -38,12 +39,13 @@ def settle(limits: KeyLimits, response: ClientResponse) -> None:
     limits.settle(held, prompt + tally.completion_tokens, tally.completion_tokens)
 
 
-def note(usage: UsageCounter, response: ClientResponse) -> None:
+def note(usage: UsageCounter, response: ClientResponse, ended_at: datetime) -> None:
     """Count a request that is over, and named a model: not one that was answered without it."""
     route, tally = response.routing.route, response.tally
     if not response.model or (route is None and response.status < 400):
         return
     usage.note(
+        ended_at.date(),
         response.key_id,
         response.model,
         "" if route is None else route.node_name,

@@ -21,7 +21,6 @@ from prometheus_client import CollectorRegistry, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from remuda.core.clock import Clock
 from remuda.gateway.client_response import ClientResponse
 from remuda.router.chooser import PrefixFigures
 from remuda.router.live_table import Tables
@@ -56,8 +55,7 @@ class RequestLogLine(msgspec.Struct):
 class RequestLog:
     """Made after logging was set up: it follows the format, the level and the stream of that moment."""
 
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
+    def __init__(self) -> None:
         settings = structlog.get_config()
         self._as_json = isinstance(settings["processors"][-1], structlog.processors.JSONRenderer)
         self._write = settings["logger_factory"]().msg
@@ -65,10 +63,10 @@ class RequestLog:
         self._lines: list[bytes] = []  # Of this turn of the event loop, after which they are written at once.
         self._enabled = log.bind().is_enabled_for(logging.INFO)
 
-    def answered(self, response: ClientResponse, ended_s: float) -> None:
+    def answered(self, response: ClientResponse, ended_s: float, ended_at: datetime) -> None:
         if not self._enabled:
             return
-        line = _line(response, ended_s, self._clock.now())
+        line = _line(response, ended_s, ended_at)
         if self._as_json:
             if not self._lines:
                 asyncio.get_running_loop().call_soon(self._write_lines)

@@ -284,6 +284,7 @@ class Pool:
         self._busy: dict[HttpConnection, ServerAddress] = {}
         self._idle: dict[ServerAddress, list[tuple[HttpConnection, float]]] = {}
         self._timer: asyncio.TimerHandle | None = None
+        self._own_loop: asyncio.AbstractEventLoop | None = None
 
     async def exchange(
         self, address: ServerAddress, head: bytes, body: bytes, *, streamed: bool = False
@@ -328,7 +329,9 @@ class Pool:
 
     @property
     def _loop(self) -> asyncio.AbstractEventLoop:
-        return asyncio.get_running_loop()
+        if self._own_loop is None:  # Kept: asking which loop runs asks the kernel which process this is.
+            self._own_loop = asyncio.get_running_loop()
+        return self._own_loop
 
     def _resting(self) -> Iterator[HttpConnection]:
         return (connection for kept in self._idle.values() for connection, _ in kept)
