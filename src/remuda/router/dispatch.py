@@ -17,6 +17,7 @@ from remuda.inference.model import WITH_FILES, InferenceCall, Upstreams
 from remuda.models.config import PREFIX_CACHE
 from remuda.router.chooser import ReplicaChooser
 from remuda.router.fairness import ANYONE, FairLine, SeatClaim, idle_room, may_wait
+from remuda.router.hints import RoutingHints
 from remuda.router.live_table import Tables
 from remuda.router.loading import Loading, LoadStatus, Meanwhile, ModelUnknown, Overloaded
 from remuda.router.prefixes import Chain
@@ -63,9 +64,10 @@ class RoutingRecord(Struct):
     waits: list[tuple[str, float]] = []  # For what, and how long.
     why: str = ""  # It went to `route`.
     claim: SeatClaim = ANYONE
+    hints: RoutingHints | None = None
     windows: Chain = ()  # Of its prompt, where requests with the same beginning are kept together.
     session: str = ""  # Where those of a session are.
-    kept_together: str = ""  # Why this replica, where one of the two has decided.
+    kept_together: str = ""  # Why this replica, where one of these or a hint has decided.
 
 
 def may_try_again(failures: Sequence[UpstreamFailed]) -> bool:
@@ -245,6 +247,15 @@ class RequestDispatcher:
         return entry is not None and len(entry.routes) > 1
 
     def _chosen(self, model: str, routes: Sequence[Route], routing: RoutingRecord) -> Route | None:
+        if routing.hints is None:
+            return self._among(model, routes, routing)
+        for tier, why in routing.hints.tiers(routes):
+            if (route := self._among(model, tier, routing)) is not None:
+                routing.kept_together = why or routing.kept_together
+                return route
+        return None
+
+    def _among(self, model: str, routes: Sequence[Route], routing: RoutingRecord) -> Route | None:
         if len(routes) < 2 or not (routing.windows or routing.session):
             return choose(routes, self._ledger.load, self._ledger.last_turn)
         config, load = self._tables.now.models[model].config, self._ledger.load

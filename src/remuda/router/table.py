@@ -49,6 +49,7 @@ class Route:
     worker: ReplicaEndpoint | None = None  # The HTTP server of the worker that runs it.
     price: TokenPrice | None = None  # What its tokens cost; None: nothing is known of a price.
     server: str = ""  # Of one on an adopted server, the server's name, which is `node_name` too.
+    labels: frozenset[str] = frozenset()  # Of its node, as `key=value`.
     paid: bool = False  # What it costs comes out of the server's budget.
 
     @property
@@ -141,6 +142,7 @@ def _route(row: Replica, view: ObservedNode, tokens: NodeTokens) -> Route:
         vram_free=node.resources.available_vram // _VRAM_STEP * _VRAM_STEP,
         silent=view.standing.reachability is Reachability.SILENT,
         worker=worker_endpoint(node, tokens),
+        labels=frozenset(f"{key}={label.value}" for key, label in node.labels.items()),
     )
 
 

@@ -26,7 +26,7 @@ from remuda.gateway.cross_origin import HEADERS
 from remuda.gateway.inference.admission import Admission
 from remuda.gateway.inference.bodies import Bodies, check_complexity, parsed
 from remuda.gateway.inference.charges import charge, note, settle
-from remuda.gateway.inference.claims import claim_of, session_of
+from remuda.gateway.inference.claims import AVOID, PREFER, claim_of, hints_in, session_of
 from remuda.gateway.inference.endpoint import (
     ApiEndpoint,
     ClientApi,
@@ -162,15 +162,7 @@ class InferenceHandler:
         if self._running.stopping:
             raise FrontendStopping("this frontend is stopping", hint="ask again: another one may answer")
         endpoint, response = request.endpoint, request.response
-        key = self._admission.asker(request.headers)
-        if key is not None:
-            response.caller, response.key_id = key.name, key.id
-            response.routing.claim = claim_of(key)
-        if _SHOW_NODE in request.headers and self._admission.may_see_nodes(key):
-            response.expose_node = True
-        response.routing.nodes_only = _VIA in request.headers
-        if (node := request.headers.get(_ONLY_NODE)) is not None:
-            response.routing.node = self._admission.chosen_node(node, key)
+        key = self._caller(request)
         body = await self._bodies.read(request)
         known = await self._parsed(request, body)
         entry = await self._model(endpoint, known.request.model, key)
@@ -200,6 +192,21 @@ class InferenceHandler:
         if self._limits is not None and key is not None and key.terms.limited:
             await charge(self._limits, key, call, max(len(body), len(written)), response)
         return call, known.sink(call, response, self._slicer)
+
+    def _caller(self, request: IncomingRequest) -> ApiKey | None:
+        """Whose request it is, with what key and headers say of where it is to go."""
+        response, key = request.response, self._admission.asker(request.headers)
+        if key is not None:
+            response.caller, response.key_id = key.name, key.id
+            response.routing.claim = claim_of(key)
+        if PREFER in request.headers or AVOID in request.headers:
+            response.routing.hints = hints_in(request.headers, key, admin=self._admission.is_admin(key))
+        if _SHOW_NODE in request.headers and self._admission.may_see_nodes(key):
+            response.expose_node = True
+        response.routing.nodes_only = _VIA in request.headers
+        if (node := request.headers.get(_ONLY_NODE)) is not None:
+            response.routing.node = self._admission.chosen_node(node, key)
+        return key
 
     async def _parsed(self, request: IncomingRequest, body: bytes) -> ParsedRequest:
         endpoint = request.endpoint

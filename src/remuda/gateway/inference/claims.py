@@ -4,8 +4,12 @@ from collections.abc import Mapping
 from typing import Final
 
 from remuda.accounts.keys import ApiKey
+from remuda.core.errors import Forbidden
 from remuda.router.fairness import SeatClaim
+from remuda.router.hints import RoutingHints, hints_of
 
+PREFER: Final = b"x-remuda-prefer"  # Nodes or labels whose replicas are taken first,
+AVOID: Final = b"x-remuda-avoid"  # and last.
 _SESSION: Final = b"x-remuda-session"  # Requests that name the same one go to one replica, if they can.
 _SESSION_BYTES_MAX: Final = 256
 
@@ -13,6 +17,17 @@ _SESSION_BYTES_MAX: Final = 256
 def claim_of(key: ApiKey) -> SeatClaim:
     """On replicas that are full."""
     return SeatClaim(key.id, key.terms.weight, key.terms.batch)
+
+
+def hints_in(headers: Mapping[bytes, bytes], key: ApiKey | None, *, admin: bool) -> RoutingHints:
+    """Forbidden with a key that may not choose."""
+    if not admin and not (key is not None and key.terms.may_route):
+        raise Forbidden(
+            "X-Remuda-Prefer and X-Remuda-Avoid take a key that may choose nodes",
+            hint="leave the headers out, or let the key: remuda keys edit NAME --may-route",
+        )
+    prefer, avoid = (headers.get(name, b"").decode("latin-1") for name in (PREFER, AVOID))
+    return hints_of(prefer, avoid)
 
 
 def session_of(headers: Mapping[bytes, bytes], request: object, key: ApiKey | None) -> str:

@@ -213,12 +213,12 @@ class PrefixMetrics(Collector):
     def collect(self) -> Iterable[Metric]:
         figures = self._figures
         windows = CounterMetricFamily(
-            "remuda_inference_prefix_windows",
+            "remuda_inference_prefix_windows_total",
             "Windows of 256 bytes of prompts that are routed by their beginning.",
             labels=["model", "cached"],
         )
         guarded = CounterMetricFamily(
-            "remuda_inference_prefix_busy",
+            "remuda_inference_prefix_busy_total",
             "Requests whose beginning was cached by a replica that was too busy.",
             labels=["model"],
         )

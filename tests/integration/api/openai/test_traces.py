@@ -10,12 +10,15 @@ import httpx
 import pytest
 import structlog
 
+from remuda.accounts.keys import KeyScope
+from remuda.accounts.terms import KeyTerms
 from remuda.core import log
 from remuda.inference.answers import ByteSink
 from remuda.inference.failures import Fault, UpstreamFailed
 from remuda.inference.model import InferenceCall
 from remuda.models.config import ModelConfig
 from remuda.router.affinity import PREFIX, SESSION
+from remuda.router.hints import PREFERRED
 from remuda.router.table import RoutedModel
 from tests.integration.api.openai.asking import ASK, ASK_STREAM, CHAT, STREAM
 from tests.support.plain_http import PLAIN
@@ -203,3 +206,20 @@ async def test_requests_that_belong_together_go_to_one_replica(policy: str) -> N
     assert len({one.node for one in found if one is not None}) == 1
     assert found[3] is not None
     assert found[3].why in (PREFIX, SESSION)
+
+
+async def test_hints_choose_among_replicas_and_take_a_key_that_may() -> None:
+    made = gateway(keys_required=True)
+    routes = tuple(route_to("m", index, f"gpu-{index}") for index in range(3))
+    made.tables.replace(table(RoutedModel(ModelConfig(name="m", backend="echo"), routes, listed=True)))
+    plain, _ = await made.keyring.create("plain", KeyScope.INFERENCE)
+    may, _ = await made.keyring.create("may", KeyScope.INFERENCE, terms=KeyTerms(may_route=True))
+    hint = {"x-remuda-prefer": "gpu-2"}
+    async with serving(made) as served:
+        refused = await post(served, ASK, **hint, authorization=f"Bearer {plain}")
+        taken = await post(served, ASK, **hint, **{"x-request-id": "hinted"}, authorization=f"Bearer {may}")
+        await wait_until(lambda: made.decisions.find("hinted") is not None)
+    assert (refused.status_code, taken.status_code) == (403, 200)
+    found = made.decisions.find("hinted")
+    assert found is not None
+    assert (found.node, found.why) == ("gpu-2", PREFERRED)
