@@ -3,6 +3,7 @@
 import gzip
 from pathlib import Path
 
+import pytest
 from tools.build_console import BUILT, RECORD, build, source_hash
 
 FIRST_LOAD_BYTES_MAX = 150_000
@@ -38,6 +39,7 @@ def test_the_first_load_is_small_and_from_here_alone() -> None:
     assert "://" not in page
 
 
+@pytest.mark.long  # Half a minute of CPU; what the built files are of is checked each time.
 def test_building_again_gives_the_same_bytes(tmp_path: Path) -> None:
     build(tmp_path)
     assert built_files(tmp_path) == built_files(BUILT)

@@ -88,7 +88,7 @@ BREAKS = {
         "remuda.ops.planning._working", lambda *_: False, "still_at_work_is_no_failure", first_seed=1
     ),
     "failures are not counted": Break(
-        "remuda.ops.steps._failed", fail_for_ever, "failures_are_bounded", first_seed=25
+        "remuda.ops.steps._failed", fail_for_ever, "failures_are_bounded", first_seed=26
     ),
     "everybody goes at once": Break(
         "remuda.ops.concurrency._paced", lambda *_: {}, "the_canary_goes_alone", first_seed=6
@@ -112,7 +112,7 @@ BREAKS = {
         "remuda.ops.steps._next_stage", say_that_it_went_back, "went_back_to_the_version_before", first_seed=7
     ),
     "what is lost is waited for": Break(
-        "remuda.ops.steps._keep_waiting", wait_for_ever, "everything_ends", first_seed=9
+        "remuda.ops.steps._keep_waiting", wait_for_ever, "everything_ends", first_seed=10
     ),
     "nobody is asked what they have": Break(
         "remuda.ops.inventories.Inventories.want",
@@ -136,7 +136,7 @@ BREAKS = {
         "remuda.ops.progress._risen",
         lambda live, fraction: fraction,
         "shown_progress_never_falls",
-        first_seed=4,
+        first_seed=6,
     ),
 }
 

@@ -129,6 +129,7 @@ BREAKS = {
             "remuda.fleet.node_views.numbered": lambda report, stored: report,
         },
         "everything_settles",
+        first_seed=2,
     ),
     "rows outlive their loads": Break(
         {
@@ -136,6 +137,7 @@ BREAKS = {
             "remuda.scheduler.loader.Loader._abandon": at_once,
         },
         "every_model_is_served",
+        first_seed=1,
     ),
     "a peer that has lost an install is waited for": Break(
         {"remuda.scheduler.worker_calls.by_lists": wait_on}, "every_model_is_served", first_seed=94
@@ -148,7 +150,7 @@ BREAKS = {
     "labels of replicas are not looked at again": Break(
         {"remuda.router.table.labels_match": lambda *_: True},
         "only_where_labels_suit_is_asked",
-        first_seed=24,
+        first_seed=25,
     ),
     "drained nodes get loads": Break(
         {
@@ -156,7 +158,7 @@ BREAKS = {
             "remuda.scheduler.offers.why_no_target": unfit_only_if_away,
         },
         "nodes_that_take_no_work_get_no_load",
-        first_seed=2,
+        first_seed=7,
     ),
     "models are placed anywhere": Break(
         {"remuda.scheduler.placement._out_of_the_question": placed_anywhere}, "loads_go_where_labels_suit"
@@ -173,7 +175,9 @@ BREAKS = {
         first_seed=4,
     ),
     "models are read once": Break(
-        {"remuda.scheduler.catalogue.ModelCatalogue.refresh": read_once}, "what_is_loaded_is_configured"
+        {"remuda.scheduler.catalogue.ModelCatalogue.refresh": read_once},
+        "what_is_loaded_is_configured",
+        first_seed=4,
     ),
     "removed models are remembered": Break(
         {"remuda.scheduler.catalogue.ModelCatalogue._read": never_forgotten},
