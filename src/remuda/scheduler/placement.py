@@ -43,7 +43,7 @@ class Fit:
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class NodeRefusal:
     """`lacks`: how much is missing until it works, by the first condition that is not met."""
 
     why: str
@@ -72,9 +72,9 @@ def place(need: Need, offers: Sequence[NodeOffer]) -> Placed | Unplaceable:
     return nowhere(looked)
 
 
-def nowhere(looked: Sequence[tuple[NodeOffer, Fit | Refusal]]) -> Unplaceable:
+def nowhere(looked: Sequence[tuple[NodeOffer, Fit | NodeRefusal]]) -> Unplaceable:
     """Of offers none of which fits."""
-    refused = {offer.name: found for offer, found in looked if isinstance(found, Refusal)}
+    refused = {offer.name: found for offer, found in looked if isinstance(found, NodeRefusal)}
     nearest_first = sorted(refused, key=lambda name: (refused[name].rank, name))
     return Unplaceable(
         reasons={name: refused[name].why for name in nearest_first},
@@ -84,7 +84,7 @@ def nowhere(looked: Sequence[tuple[NodeOffer, Fit | Refusal]]) -> Unplaceable:
         room_on=frozenset(
             offer.node
             for offer, found in looked
-            if isinstance(found, Refusal) and found.waiting_helps and not offer.unfit
+            if isinstance(found, NodeRefusal) and found.waiting_helps and not offer.unfit
         ),
     )
 
@@ -96,54 +96,54 @@ def not_chosen(need: Need, offers: Sequence[NodeOffer]) -> Mapping[str, str]:
     usual = usual_speed(offer.tokens_per_s for offer in offers)
     ranked = sorted(((fit.rank(usual), fit.offer) for fit in fits), key=lambda one: one[0])
     behind = {offer.name: why_behind(ranked[0], (found, offer)) for found, offer in ranked[1:]}
-    refused = {offer.name: found for offer, found in looked if isinstance(found, Refusal)}
+    refused = {offer.name: found for offer, found in looked if isinstance(found, NodeRefusal)}
     nearest_first = sorted(refused, key=lambda name: (refused[name].rank, name))
     return behind | {name: refused[name].why for name in nearest_first}
 
 
-def look(need: Need, offer: NodeOffer) -> Fit | Refusal:
+def look(need: Need, offer: NodeOffer) -> Fit | NodeRefusal:
     refusal = _out_of_the_question(need, offer) or _no_slot(need, offer) or _excluded(need, offer)
     return refusal or _on_gpus(need, offer)
 
 
-def _out_of_the_question(need: Need, offer: NodeOffer) -> Refusal | None:
+def _out_of_the_question(need: Need, offer: NodeOffer) -> NodeRefusal | None:
     unlabelled = _no_label(need, offer)
     # A node that is silent for now does not get the label by coming back.
     if offer.unfit and not (offer.passing and unlabelled):
-        return Refusal(offer.unfit, waiting_helps=offer.passing, lacks=_UNFIT)
+        return NodeRefusal(offer.unfit, waiting_helps=offer.passing, lacks=_UNFIT)
     if unlabelled:
         return unlabelled
     if need.file and not offer.has_file and offer.cut_off is not None:
         return _incomplete(offer.cut_off)
     if offer.differs and not offer.has_file:
-        return Refusal(offer.differs, lacks=_LACKS_ROOM)
+        return NodeRefusal(offer.differs, lacks=_LACKS_ROOM)
     needs_file = need.file or offer.files_told is FilesTold.CANNOT_FETCH
     if needs_file and not offer.has_file and not offer.may_have_file and not offer.copied_from:
         folder = f" {offer.models_path}" if offer.models_path else ""
         file = need.file or f"the files of {need.model}"
         why = _NO_FILE[offer.files_told].format(file=file, folder=folder)
-        return Refusal(why, offer.files_told is FilesTold.NOT_YET, _LACKS_FILE)
+        return NodeRefusal(why, offer.files_told is FilesTold.NOT_YET, _LACKS_FILE)
     return _claimed(need, offer) or _no_disk_for_files(offer) or _no_disk(need, offer)
 
 
-def _claimed(need: Need, offer: NodeOffer) -> Refusal | None:
+def _claimed(need: Need, offer: NodeOffer) -> NodeRefusal | None:
     """Its owner wants the GPU for something else, which ends some time."""
     if not offer.vram_claimed or offer.on_cpu or need.on_cpu:
         return None
-    return Refusal(offer.vram_claimed, waiting_helps=True, lacks=_LACKS_ROOM)
+    return NodeRefusal(offer.vram_claimed, waiting_helps=True, lacks=_LACKS_ROOM)
 
 
 def _copied(offer: NodeOffer) -> str:
     return f"{_size(offer.copied_bytes)} from {offer.copied_from}" if offer.copied_from else ""
 
 
-def _no_disk_for_files(offer: NodeOffer) -> Refusal | None:
+def _no_disk_for_files(offer: NodeOffer) -> NodeRefusal | None:
     if not offer.copied_from or not offer.no_room:
         return None
-    return Refusal(offer.no_room, lacks=_LACKS_ROOM)
+    return NodeRefusal(offer.no_room, lacks=_LACKS_ROOM)
 
 
-def _no_label(need: Need, offer: NodeOffer) -> Refusal | None:
+def _no_label(need: Need, offer: NodeOffer) -> NodeRefusal | None:
     lacking = sorted(
         f"{key}={value}" for key, value in need.selector.items() if offer.labels.get(key) != value
     )
@@ -153,41 +153,41 @@ def _no_label(need: Need, offer: NodeOffer) -> Refusal | None:
     why = f"no label {' and no label '.join(lacking)}, which the model asks for"
     if not any(label.startswith(RESERVED_PREFIX) for label in lacking):  # Those only the node itself sets.
         why = f"{why}; to set that: remuda nodes label NODE {shlex.join(lacking)}"
-    return Refusal(why, lacks=_LACKS_LABEL)
+    return NodeRefusal(why, lacks=_LACKS_LABEL)
 
 
-def _no_disk(need: Need, offer: NodeOffer) -> Refusal | None:
+def _no_disk(need: Need, offer: NodeOffer) -> NodeRefusal | None:
     if offer.has_backend or offer.builtin or not offer.disk_known or offer.disk_free >= _INSTALL_DISK_BYTES:
         return None
     takes, free = _sizes(_INSTALL_DISK_BYTES, offer.disk_free)
-    return Refusal(
+    return NodeRefusal(
         f"{need.backend} is not installed and may need {takes} of disk, {free} free; make room there, or "
         "switch this check off with --no-distributed-disk-headroom-check",
         lacks=_LACKS_ROOM,
     )
 
 
-def _no_slot(need: Need, offer: NodeOffer) -> Refusal | None:
+def _no_slot(need: Need, offer: NodeOffer) -> NodeRefusal | None:
     held = sum(one.key.model == need.model for one in offer.residents)
     if held < offer.slots:
         return None
-    return Refusal(
+    return NodeRefusal(
         f"it has {held} replica{'' if held == 1 else 's'} of {need.model} and may have {offer.slots}; "
         f"{offer.slots_raised_by} raises that",
         waiting_helps=True,  # Those that are there are about to serve, or about to go.
     )
 
 
-def _excluded(need: Need, offer: NodeOffer) -> Refusal | None:
+def _excluded(need: Need, offer: NodeOffer) -> NodeRefusal | None:
     """For as long as others of its concurrency groups cannot go."""
     if offer.excluded_by:
         others = ", ".join(offer.excluded_by)
-        return Refusal(f"{others} stays loaded there and shares a concurrency group with {need.model}")
+        return NodeRefusal(f"{others} stays loaded there and shares a concurrency group with {need.model}")
     busy = sorted({one.key.model for one in offer.residents if one.excludes and not one.movable})
     if not busy:
         return None
     why = f"{', '.join(busy)} is in use there and shares a concurrency group with {need.model}"
-    return Refusal(f"{why}; try again later", waiting_helps=True)
+    return NodeRefusal(f"{why}; try again later", waiting_helps=True)
 
 
 # Memory.
@@ -225,20 +225,20 @@ def _wanted(need: Need, offer: NodeOffer, *, in_vram: bool) -> _Wanted:
     return _Wanted(use, in_vram, offer.unified, measured=in_vram or ram > expected.ram_bytes)
 
 
-def _on_gpus(need: Need, offer: NodeOffer) -> Fit | Refusal:
+def _on_gpus(need: Need, offer: NodeOffer) -> Fit | NodeRefusal:
     """On as few GPUs as possible; of single ones, where least has to go and most room is left."""
-    refusal: Refusal | None = None
+    refusal: NodeRefusal | None = None
     for tier in choices(need, offer):
         looked = [(choice, _in_memory(need, restricted(offer, choice))) for choice in tier]
         fits = [replace(found, offer=offer, gpus=on) for on, found in looked if isinstance(found, Fit)]
         if fits:
             return min(fits, key=lambda fit: (len(fit.evict), -fit.left_bytes, fit.gpus))
-        refused = [found for _, found in looked if isinstance(found, Refusal)]
+        refused = [found for _, found in looked if isinstance(found, NodeRefusal)]
         refusal = min((*filter(None, [refusal]), *refused), key=lambda one: one.rank)
     return refusal or _in_memory(need, offer)
 
 
-def _in_memory(need: Need, offer: NodeOffer) -> Fit | Refusal:
+def _in_memory(need: Need, offer: NodeOffer) -> Fit | NodeRefusal:
     """In VRAM, all of it, unless there is none, or the build or the model's configuration leaves it alone."""
     in_vram = offer.vram_total > 0 and not offer.on_cpu and not need.on_cpu
     wanted = _wanted(need, offer, in_vram=in_vram)
@@ -260,13 +260,13 @@ def _in_memory(need: Need, offer: NodeOffer) -> Fit | Refusal:
     )
 
 
-def _no_ram_beside(offer: NodeOffer, wanted: _Wanted, evict: Sequence[Resident]) -> Refusal | None:
+def _no_ram_beside(offer: NodeOffer, wanted: _Wanted, evict: Sequence[Resident]) -> NodeRefusal | None:
     """For the layers that stay there."""
     free = offer.ram_free + sum(one.ram_beside_bytes for one in evict)
     if not offer.ram_total or wanted.beside_bytes <= free:
         return None
     needs, has = _sizes(wanted.beside_bytes, max(free, 0))
-    return Refusal(f"needs {needs} of RAM beside its VRAM, {has} free; unload or stop something there")
+    return NodeRefusal(f"needs {needs} of RAM beside its VRAM, {has} free; unload or stop something there")
 
 
 def _in_the_way(resident: Resident, offer: NodeOffer, *, in_vram: bool) -> bool:
@@ -313,36 +313,40 @@ _NO_FILE: Final[Mapping[FilesTold, str]] = {
 }
 
 
-def _incomplete(file: CutOffFile) -> Refusal:
+def _incomplete(file: CutOffFile) -> NodeRefusal:
     # Where even the header is incomplete, how much is to come is not known.
     whole = f" of {_size(file.size + file.missing)} or more" if file.missing > 1 else ""
-    return Refusal(
+    return NodeRefusal(
         f"{file.path} is incomplete there ({_size(file.size)}{whole}); wait if it is being copied, or else "
         "copy it again",
         lacks=_LACKS_ROOM,
     )
 
 
-def _too_large(need: Need, offer: NodeOffer, wanted: _Wanted, total: int) -> Refusal:
+def _too_large(need: Need, offer: NodeOffer, wanted: _Wanted, total: int) -> NodeRefusal:
     needs, available = _set_against(wanted, total)
-    return Refusal(f"{needs}, {available} available; {_what_helps(need, offer, wanted)}")
+    return NodeRefusal(f"{needs}, {available} available; {_what_helps(need, offer, wanted)}")
 
 
-def _too_full(need: Need, offer: NodeOffer, wanted: _Wanted, free: int, there: Sequence[Resident]) -> Refusal:
+def _too_full(
+    need: Need, offer: NodeOffer, wanted: _Wanted, free: int, there: Sequence[Resident]
+) -> NodeRefusal:
     idle = [one for one in there if one.movable]
     needs, free_there = _set_against(wanted, max(free, 0))
     lacks = f"{needs}, {free_there} free"
     if free + _bytes(there) >= (wanted.size_bytes or _SOMETHING):
         if not offer.evicts:
             why = f"and nothing is unloaded for one more replica of {need.model}"
-            return Refusal(f"{lacks}, {why}; it is added when there is room", waiting_helps=True)
+            return NodeRefusal(f"{lacks}, {why}; it is added when there is room", waiting_helps=True)
         if offer.reserved:
-            return Refusal(f"{lacks}, and models that have waited longer come first", waiting_helps=True)
-        return Refusal(f"{lacks}, and the other models there are busy; try again later", waiting_helps=True)
+            return NodeRefusal(f"{lacks}, and models that have waited longer come first", waiting_helps=True)
+        return NodeRefusal(
+            f"{lacks}, and the other models there are busy; try again later", waiting_helps=True
+        )
     helps = _what_helps(need, offer, wanted)
     if not idle:
-        return Refusal(f"{lacks}, and no idle model could be unloaded; {helps}")
-    return Refusal(f"{lacks}, and unloading idle models would free only {_size(_bytes(idle))}; {helps}")
+        return NodeRefusal(f"{lacks}, and no idle model could be unloaded; {helps}")
+    return NodeRefusal(f"{lacks}, and unloading idle models would free only {_size(_bytes(idle))}; {helps}")
 
 
 def _what_helps(need: Need, offer: NodeOffer, wanted: _Wanted) -> str:

@@ -19,7 +19,7 @@ from remuda.scheduler.facts import FactsByNode, PlacementFacts, is_among
 from remuda.scheduler.measured_speed import speed_class
 from remuda.scheduler.model import Need, NodeOffer, Placed, Unplaceable
 from remuda.scheduler.offers import Supply, last_used, offer_of, speed_of, use_of
-from remuda.scheduler.placement import Fit, Refusal, look, nowhere
+from remuda.scheduler.placement import Fit, NodeRefusal, look, nowhere
 from remuda.scheduler.ranking import Rank, usual_speed
 
 _SLICE: Final = 200  # Glances at nodes between two pauses: about a millisecond.
@@ -43,7 +43,7 @@ def best_place(need: Need, fleet: PlacementFacts, known: SupplyFacts) -> Sliced[
     coming = [(best, 0, number) for number, view in enumerate(fleet.nodes) if (best := glance.first(view))]
     heapify(coming)
     yield
-    looked: dict[int, tuple[NodeOffer, Fit | Refusal]] = {}
+    looked: dict[int, tuple[NodeOffer, Fit | NodeRefusal]] = {}
     found: tuple[Rank, Fit] | None = None
     steps = 0
     while coming and (found is None or coming[0][0] < found[0]):
