@@ -25,7 +25,7 @@ class RoutingRig:
         self.speeds = SpeedKeeper(SqlRateStore(parts.database), about)
         self.decisions = DecisionLog()
         self.chooser = ReplicaChooser(tables, parts.clock, parts.bus, parts.frontend)
-        self.explanations = Explanations(parts.frontend, self.decisions, parts.bus, alive)
+        self.explanations = Explanations(parts.frontend, self.decisions, parts.bus, alive, parts.clock)
 
     @property
     def runners(self) -> Sequence[Runner]:

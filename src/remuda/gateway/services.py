@@ -166,7 +166,7 @@ class Inference:
     responses: ResponseKeeper | None = None  # None: none are kept, and OpenAI's Responses API is not offered.
     links: LinkFetcher = field(default_factory=LinkFetcher)  # Unless told otherwise, it refuses them.
     decisions: DecisionLog = field(default_factory=DecisionLog)
-    explanations: Explanations | None = None  # Of all frontends; None: only what this one has decided.
+    explanations: Explanations | None = None  # Of all frontends; None: nothing is explained.
 
 
 @dataclass(frozen=True, slots=True)

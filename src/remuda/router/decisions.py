@@ -3,17 +3,19 @@ frontend explains any request.
 """
 
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Collection
-from datetime import datetime
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from datetime import timedelta
 from typing import Final
 
 import anyio
 from anyio.abc import TaskGroup, TaskStatus
 from msgspec import Struct
 
+from remuda.core.clock import Clock
 from remuda.core.ids import FrontendId
 from remuda.ops.broadcast import FrontendSubject
 from remuda.ops.ports import BusPort
+from remuda.router.table import Route
 from remuda.wire import subjects
 from remuda.wire.explanations import (
     DecisionTold,
@@ -29,24 +31,24 @@ _ASKED_AT_ONCE_MAX: Final = 100
 
 
 class RoutingDecision(Struct, frozen=True, gc=False):
-    """Of one request that is over. Holds nothing of it but names and figures."""
+    """Of one request that is over. Holds nothing of it but names and figures, as they were at hand: words are
+    made of them when somebody asks. Readings are of a clock that never goes back."""
 
     request_id: str
-    at: datetime
+    began_s: float
+    ended_s: float
     model: str
     caller: str
     status: int
     error: str
     error_message: str
-    node: str
-    replica: str
+    route: Route | None
     why: str
     waited_s: float
-    waits: tuple[tuple[str, float], ...]
-    tried: tuple[tuple[str, str, str], ...]  # Node, replica and failure.
+    waits: Sequence[tuple[str, float]]
+    tried: Sequence[tuple[str, str, str]]  # Node, replica and failure.
     reloaded: bool
     first_token_s: float | None
-    total_s: float
 
 
 class DecisionLog:
@@ -60,9 +62,10 @@ class DecisionLog:
         return len(self._by_id)
 
     def note(self, decision: RoutingDecision) -> None:
-        kept = self._by_id
-        kept.pop(decision.request_id, None)
-        kept[decision.request_id] = decision
+        kept, name = self._by_id, decision.request_id
+        if name in kept:
+            del kept[name]
+        kept[name] = decision
         if len(kept) > self._kept_max:
             kept.popitem(last=False)
 
@@ -70,25 +73,26 @@ class DecisionLog:
         return self._by_id.get(request_id)
 
 
-def explained(frontend: str, one: RoutingDecision) -> RequestExplanation:
+def explained(frontend: str, one: RoutingDecision, clock: Clock) -> RequestExplanation:
+    route, first_s = one.route, one.first_token_s
     return RequestExplanation(
         request_id=one.request_id,
         frontend=frontend,
-        at=one.at,
+        at=clock.now() - timedelta(seconds=clock.monotonic() - one.ended_s),
         model=one.model,
         caller=one.caller,
         status=one.status,
         error=one.error,
         error_message=one.error_message,
-        node=one.node,
-        replica=one.replica,
+        node="" if route is None else route.node_name,
+        replica="" if route is None else str(route.key),
         why=one.why,
         waited_seconds=one.waited_s,
         waits=tuple(WaitExplained(cause=cause, seconds=seconds) for cause, seconds in one.waits),
         tried=tuple(TryExplained(node=node, replica=key, failure=why) for node, key, why in one.tried),
         reloaded=one.reloaded,
-        first_token_seconds=one.first_token_s,
-        total_seconds=one.total_s,
+        first_token_seconds=None if first_s is None else first_s - one.began_s,
+        total_seconds=one.ended_s - one.began_s,
     )
 
 
@@ -116,11 +120,13 @@ class Explanations:
         log: DecisionLog,
         bus: BusPort,
         alive: Callable[[], Awaitable[Collection[FrontendId]]],
+        clock: Clock,
         answered_s: float = _ANSWERED_S,
     ) -> None:
         self._frontend = frontend
         self._log = log
         self._alive = alive
+        self._clock = clock
         self._answered_s = answered_s
         self._wanted = FrontendSubject(bus, subjects.DECISIONS_WANTED, frontend, DecisionWanted)
         self._told = FrontendSubject(bus, subjects.DECISIONS_TOLD, frontend, DecisionTold)
@@ -132,7 +138,7 @@ class Explanations:
         """None: no frontend that answered knows it. Raises what `alive` raises."""
         own = self._log.find(request_id)
         if own is not None:
-            return explained(self._frontend, own)
+            return explained(self._frontend, own, self._clock)
         others = set(await self._alive()) - {self._frontend}
         if not others:
             return None
@@ -171,7 +177,7 @@ class Explanations:
     async def _tell(self, message: DecisionWanted) -> None:
         try:
             own = self._log.find(message.request_id)
-            found = None if own is None else explained(self._frontend, own)
+            found = None if own is None else explained(self._frontend, own, self._clock)
             told = DecisionTold(
                 frontend=self._frontend, to=message.frontend, request_id=message.request_id, found=found
             )

@@ -2,14 +2,15 @@
 
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
+from datetime import timedelta
 
 import anyio
 import pytest
 
 from remuda.core.ids import FrontendId
 from remuda.router.decisions import DecisionLog, Explanations, RoutingDecision
-from tests.support.nodes import NOON
-from tests.unit.router.frontends import SharedLines
+from tests.support.scripted_upstreams import route_to
+from tests.unit.router.frontends import HandClock, SharedLines
 
 pytestmark = pytest.mark.anyio
 
@@ -17,9 +18,9 @@ ONE, TWO = FrontendId("f-1"), FrontendId("f-2")
 
 
 def decision(request_id: str, node: str = "gpu-1") -> RoutingDecision:
-    waits = (("qwen to be loaded on gpu-1", 5.0),)
+    waits, route = (("qwen to be loaded on gpu-1", 5.0),), route_to("qwen", node=node)
     return RoutingDecision(
-        request_id, NOON, "qwen", "ada", 200, "", "", node, "qwen#0", "", 5.0, waits, (), False, 5.1, 6.0
+        request_id, 990.0, 996.0, "qwen", "ada", 200, "", "", route, "", 5.0, waits, (), False, 995.0
     )
 
 
@@ -29,7 +30,7 @@ def explanations(
     async def frontends() -> Collection[FrontendId]:
         return alive
 
-    return Explanations(name, log, lines, frontends, answered_s=0.05)
+    return Explanations(name, log, lines, frontends, HandClock(), answered_s=0.05)
 
 
 @asynccontextmanager
@@ -50,7 +51,8 @@ def test_only_the_last_ones_are_kept() -> None:
     assert log.find("r-1") is None
     found = log.find("r-3")
     assert found is not None
-    assert found.node == "gpu-2"
+    assert found.route is not None
+    assert found.route.node_name == "gpu-2"
 
 
 async def test_any_frontend_explains_what_another_has_decided() -> None:
@@ -61,6 +63,8 @@ async def test_any_frontend_explains_what_another_has_decided() -> None:
         found = await asked.find("r-1")
     assert found is not None
     assert (found.frontend, found.node, found.waited_seconds) == (TWO, "gpu-1", 5.0)
+    assert (found.first_token_seconds, found.total_seconds) == (5.0, 6.0)
+    assert found.at == HandClock().now() - timedelta(seconds=4)
     assert [(wait.cause, wait.seconds) for wait in found.waits] == [("qwen to be loaded on gpu-1", 5.0)]
 
 

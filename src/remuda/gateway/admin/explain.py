@@ -8,7 +8,7 @@ from remuda.core.errors import NotFound
 from remuda.gateway.guards import require_admin
 from remuda.gateway.messages import answer, gives
 from remuda.gateway.services import Svc
-from remuda.router.decisions import KEPT_MAX, explained
+from remuda.router.decisions import KEPT_MAX
 from remuda.wire.explanations import RequestExplanation
 
 routes = APIRouter(tags=["models"], dependencies=[Depends(require_admin)])
@@ -18,12 +18,8 @@ routes = APIRouter(tags=["models"], dependencies=[Depends(require_admin)])
 async def explain_request(request_id: Annotated[str, Path(max_length=128)], svc: Svc) -> Response:
     """Why a request that is over went to its node, how long it waited and for what, whichever frontend has
     answered it."""
-    inference = svc.inference
-    if inference.explanations is not None:
-        found = await inference.explanations.find(request_id)
-    else:
-        own = inference.decisions.find(request_id)
-        found = None if own is None else explained("", own)
+    explanations = svc.inference.explanations
+    found = None if explanations is None else await explanations.find(request_id)
     if found is None:
         raise NotFound(
             f"no frontend knows a request {request_id!r}",

@@ -115,7 +115,7 @@ class InferenceHandler:
             self._figures.answered(response, ended_s)
             note(self._usage, response, ended_at)
             self._log.answered(response, ended_s, ended_at)
-            self._decisions.note(decision_of(response, ended_s, ended_at))
+            self._decisions.note(decision_of(response, ended_s))
 
     def request_id(self, headers: Mapping[bytes, bytes]) -> str:
         """The client's own, if it can go into a header and a log line; else a new one."""
