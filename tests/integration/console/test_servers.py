@@ -1,10 +1,11 @@
 """Servers that run without us, in the console: found out, adopted, asked, and let go."""
 
+import json
 from collections.abc import Iterator
 
 import pytest
 from anyio.from_thread import start_blocking_portal
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from remuda.host.ports import free_port
 from tests.integration.console.browser import PATIENCE_MS, Complaints
@@ -32,7 +33,6 @@ def test_a_server_is_added_answers_in_the_playground_and_is_let_go(
     expect(card.get_by_text("answers")).to_be_visible()
     expect(card.get_by_text("rack/small")).to_be_visible()
     card.get_by_role("button", name="Edit").click()
-    dialog.get_by_label("Its tokens cost nothing").uncheck()
     dialog.get_by_label("Price").fill("0.5/2")
     dialog.get_by_label("Budget of a month").fill("10")
     dialog.get_by_label("Tokens of an answer").fill("50")
@@ -49,6 +49,28 @@ def test_a_server_is_added_answers_in_the_playground_and_is_let_go(
     dialog.get_by_role("button", name="Remove").click()
     expect(page.get_by_role("heading", name="No server yet")).to_be_visible()
     assert up.get("/api/servers") == {"servers": []}
+
+
+def test_that_tokens_cost_nothing_is_said_only_by_people(page: Page, complaints: Complaints) -> None:
+    complaints.expected.append((400, "/api/servers"))
+    asked: list[dict[str, object]] = []
+
+    def refuse(route: Route) -> None:
+        if route.request.method == "GET":
+            return route.continue_()
+        asked.append(json.loads(route.request.post_data or "{}"))
+        return route.fulfill(status=400, json={"error": {"message": "it needs prices"}})
+
+    page.route("**/api/servers", refuse)
+    page.goto("/servers?add=1")
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Address").fill("https://api.example.com/v1")
+    dialog.get_by_role("button", name="Add", exact=True).click()
+    expect(dialog.get_by_role("alert")).to_contain_text("it needs prices")
+    dialog.get_by_label("Its tokens cost nothing").check()
+    dialog.get_by_role("button", name="Add", exact=True).click()
+    expect(dialog.get_by_role("button", name="Add", exact=True)).to_be_enabled()
+    assert ["free" in one for one in asked] == [False, True]
 
 
 def test_a_server_that_does_not_answer_is_added_only_by_saying_so(

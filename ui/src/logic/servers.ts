@@ -33,7 +33,7 @@ export interface Wish {
 export function wishOf(server: Server | null, url = ''): Wish {
   const text = (number: number | undefined): string => (number ? String(number) : '');
   const each = Object.entries(server?.prices ?? {}).map(([model, price]) => (model === '*' ? price : `${model}=${price}`));
-  return { url: server?.url ?? url, name: server?.name ?? '', kind: server?.kind ?? 'auto', key: '', free: server ? !server.paid : true, price: each.join(', '), budget: server?.budget ?? '', parallel: text(server?.parallel), maxTokens: text(server?.max_tokens) };
+  return { url: server?.url ?? url, name: server?.name ?? '', kind: server?.kind ?? 'auto', key: '', free: false, price: each.join(', '), budget: server?.budget ?? '', parallel: text(server?.parallel), maxTokens: text(server?.max_tokens) };
 }
 
 /** READ/WRITTEN for every model, MODEL=READ/WRITTEN for one; names may hold a =, prices do not. */
@@ -49,7 +49,9 @@ export function readPrices(text: string): Record<string, string> {
 /** The body of a request; of an edit what stays as it was is left out. */
 export function asked(wish: Wish, before: Server | null): Record<string, unknown> {
   const [parallel, max_tokens] = [wish.parallel, wish.maxTokens].map((text) => Number(text.trim() || 0));
-  const money = wish.free ? { free: true } : { free: false, prices: readPrices(wish.price), budget: wish.budget.trim() };
+  // That tokens cost nothing is said only by who says it: the frontend asks for prices where a server is not our own.
+  const priced = wish.price.trim() || wish.budget.trim() || before?.paid;
+  const money = wish.free ? { free: true } : priced ? { free: false, prices: readPrices(wish.price), budget: wish.budget.trim() } : {};
   const name = before || !wish.name.trim() ? {} : { name: wish.name.trim() };
   const url = before && wish.url.trim() === before.url ? {} : { url: wish.url.trim() };
   const kind = before && (wish.kind === 'auto' || wish.kind === before.kind) ? {} : { kind: wish.kind };
