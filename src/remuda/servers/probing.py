@@ -2,6 +2,7 @@
 elsewhere."""
 
 import asyncio
+import os
 import ssl
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -110,7 +111,9 @@ class Prober:
         except TimeoutError:
             raise TooSlow(f"it did not answer within {self._answer_s:g} s") from None
         except aiohttp.ClientConnectorError as error:
-            words = error.os_error.strerror or str(error.os_error) or "no connection"
+            failed = error.os_error  # Of several addresses the words are Python's.
+            known = failed.errno is not None and failed.errno > 0
+            words = os.strerror(failed.errno) if known and failed.errno else str(failed)
             raise ServerUnusable(f"{url.address} cannot be reached: {words}") from None
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise ServerUnusable(f"it does not answer as a web server does: {error}"[:300]) from None

@@ -108,6 +108,12 @@ class ServerService:
         check_server(server)
         self._check_other(url)
         await self._check_costs(server, free=wish.free)
+        if wish.kind is None and wish.unseen:
+            raise Invalid(
+                f"what {url} speaks can only be found out while it answers",
+                hint="say it: --kind openai, ollama or anthropic",
+                param="kind",
+            )
         if wish.kind is None:
             server = replace(server, kind=await self._prober.kind(url, server.key))
         if not wish.unseen:
