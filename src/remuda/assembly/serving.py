@@ -17,6 +17,7 @@ from remuda.assembly.model_sources import model_objects
 from remuda.assembly.operations import FrontendParts, Workshop
 from remuda.assembly.routing import RoutingRig
 from remuda.assembly.running import Runner, background
+from remuda.assembly.scheduling_seeds import SchedulingSeeds, seeds_of
 from remuda.assembly.settings import FrontendSettings
 from remuda.core.ids import MachineId
 from remuda.core.reach import AddressRange
@@ -297,6 +298,7 @@ class ServingRig:
     async def at_work(self) -> AsyncIterator[tuple[Serving, Inference]]:
         """Requests are answered for as long as the block lasts."""
         ground, settings, clock = self._ground, self._ground.parts.settings, self._ground.parts.clock
+        seeds = seeds_of(settings)
         unloads = self._unloads()
         placing = self._placing(unloads)
         suspects = self._suspects()
@@ -331,6 +333,7 @@ class ServingRig:
             demand.run,
             self._upkeep(models, unloads).run,
             self._replica_keeper(placing, unloads).run,
+            SchedulingSeeds(seeds, serving.scheduling).run,
             self._memory.run,
             *self._routing.runners,
             self._confirming().run,

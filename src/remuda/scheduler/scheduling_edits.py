@@ -69,6 +69,16 @@ class SchedulingEdits:
         await self._changed()
         return put
 
+    async def declare_new(self, model: str, terms: SchedulingTerms) -> bool:
+        """Only if nothing is declared for it. False: something is, which stays."""
+        await self._catalogue.refresh()
+        model = self._meant(model)
+        if any(one.model == model for one in await self._store.scheduling()):
+            return False
+        await self._store.put_scheduling(model, terms)
+        await self._changed()
+        return True
+
     async def withdraw(self, model: str) -> None:
         """What its YAML says counts again. NotFound when nothing was declared."""
         if not await self._store.remove_scheduling(model):

@@ -21,6 +21,7 @@ from remuda.assembly import addresses
 from remuda.assembly.bus import BusPlanner
 from remuda.assembly.frontend import admission_policy, running_frontend
 from remuda.assembly.running import log_style
+from remuda.assembly.scheduling_seeds import seeds_of
 from remuda.assembly.settings import FrontendSettings, UpSettings, WorkerSettings
 from remuda.assembly.settings.shared import registration_token
 from remuda.assembly.up import worker_environment
@@ -36,6 +37,7 @@ from remuda.gallery.model import Gallery
 from remuda.gateway.services import Services
 from remuda.host.folder import DataFolder
 from remuda.host.ports import free_port
+from remuda.scheduler.scheduling import SchedulingTerms
 from remuda.worker.addresses import Listening
 from remuda.worker.hardware.detect import HardwareInventory
 from remuda.worker.hardware.host import SystemHost
@@ -115,6 +117,13 @@ def _token_file(folder: Path) -> None:
     assert found.get_secret_value() == "from a file"
 
 
+def _scheduling_config(folder: Path) -> None:
+    file = folder / "scheduling.yaml"
+    file.write_text("- {model_name: m, spread_all: true}\n")
+    seeds = seeds_of(FrontendSettings(model_scheduling_config=file))
+    assert seeds == {"m": SchedulingTerms(everywhere=True)}
+
+
 def _require_auth(folder: Path) -> None:
     settings = FrontendSettings(nats_url=SecretStr("nats://bus.test:4222"), nats_require_auth=True)
     with pytest.raises(Misconfigured, match="nats-require-auth is set"):
@@ -140,6 +149,12 @@ SOURCES: dict[str, Entry] = {
 FRONTEND: dict[str, Entry] = {
     **COMMON,
     "model_galleries": Wired((GALLERY,), "ModelSources._galleries", (Gallery.model_validate(GALLERY),)),
+    "model_scheduling": Wired(
+        ({"model_name": "m", "min_replicas": 2},),
+        "SchedulingSeeds.seeds",
+        {"m": SchedulingTerms(min_replicas=2)},
+    ),
+    "model_scheduling_config": _scheduling_config,
     **SOURCES,
     "data_dir": Wired("{folder}/frontend", "DataFolder.root"),
     "registration_token": Wired("a-token", "Access.registration_token"),

@@ -67,6 +67,24 @@ class FrontendSettings(SourceSettings):
         JsonList,
         Setting("Model galleries.", forms.JSON, aliases=("LOCALAI_GALLERIES", "GALLERIES"), hidden=True),
     ] = ()
+    model_scheduling: Annotated[
+        JsonList,
+        Setting(
+            "Replicas declared at the start, for models for which nothing is declared yet.",
+            forms.JSON,
+            aliases=("LOCALAI_MODEL_SCHEDULING",),
+            hidden=True,
+        ),
+    ] = ()
+    model_scheduling_config: Annotated[
+        File | None,
+        Setting(
+            "YAML file with such declarations.",
+            forms.FILE,
+            aliases=("LOCALAI_MODEL_SCHEDULING_CONFIG",),
+            hidden=True,
+        ),
+    ] = None
     auto_approve: Annotated[
         bool | None,
         Setting(

@@ -1,6 +1,7 @@
 """How many replicas of models are wanted, and where: as admins declare it by the contract, and shown."""
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from typing import Annotated
@@ -54,12 +55,7 @@ async def declare_scheduling(request: Request, svc: Svc) -> Response:
     """Declare what is wanted of a model's replicas, which counts more than its YAML. The model may be added
     later."""
     body = await read(request, SchedulingBody)
-    check_labels(body.node_selector)
-    kept = None if body.keep_alive is None else _keep_alive(body.keep_alive)
-
-    def change(before: SchedulingTerms) -> SchedulingTerms:
-        return _terms(body, before if body.keep_alive is None else replace(before, keep_alive=kept))
-
+    change = declared(body)
     return answer(_row(await svc.serving.scheduling.declare(body.model_name, change)))
 
 
@@ -73,6 +69,17 @@ async def withdraw_scheduling(model: ModelPath, svc: Svc) -> Response:
     """Its YAML counts again."""
     await svc.serving.scheduling.withdraw(model)
     return Response(status_code=204)
+
+
+def declared(body: SchedulingBody) -> Callable[[SchedulingTerms], SchedulingTerms]:
+    """What it makes of the terms there are. Invalid, naming the field, for what cannot be."""
+    check_labels(body.node_selector)
+    kept = None if body.keep_alive is None else _keep_alive(body.keep_alive)
+
+    def change(before: SchedulingTerms) -> SchedulingTerms:
+        return _terms(body, before if body.keep_alive is None else replace(before, keep_alive=kept))
+
+    return change
 
 
 def _keep_alive(text: str) -> timedelta | None:
