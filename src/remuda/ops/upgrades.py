@@ -99,7 +99,7 @@ def candidates(nodes: Sequence[ObservedNode], readings: Sequence[Reading]) -> di
 def upgrades(
     nodes: Sequence[ObservedNode], readings: Sequence[Reading], statuses: Mapping[str, ImageStatus]
 ) -> dict[str, Upgrade]:
-    """By name. `heard` has what each image's tag stands for now, where that is known."""
+    """By name. `statuses` has what each image's tag stands for now, where that is known."""
     judged = {one.name: _judge(one, statuses) for one in _compared(nodes, readings)}
     return {name: upgrade for name, upgrade in judged.items() if upgrade is not None}
 
