@@ -151,6 +151,8 @@ async def test_metrics_have_the_documented_names(frontend: LiveFrontend) -> None
         "remuda_inference_time_per_token_seconds",
         "remuda_inference_waiting",
         "remuda_inference_in_flight",
+        "remuda_inference_prefix_windows",
+        "remuda_inference_prefix_busy",
     }
     assert found["remuda_build_info"].samples[0].labels == {"version": __version__}
     statuses = {sample.labels["status"] for sample in found["remuda_nodes"].samples}
