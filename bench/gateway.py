@@ -115,7 +115,7 @@ async def _measure(running: Running, effort: Effort) -> Figures:
     if seen.request_us > SLOW_US:  # So many streams would take several cores, and leave nothing to measure.
         effort = replace(effort, streams=effort.streams // FEWER, idle_streams=effort.idle_streams // FEWER)
     seen = replace(
-        seen, token_us=await _token_us(running, effort), stream_kb=await _stream_kb(running, effort)
+        seen, token_us=await token_us(running, effort), stream_kb=await _stream_kb(running, effort)
     )
     return replace(seen, after_mb=running.memory_bytes() / MB)
 
@@ -132,7 +132,7 @@ async def _at_rest(running: Running, seen: Figures, effort: Effort) -> Figures:
     )
 
 
-async def _token_us(running: Running, effort: Effort) -> float:
+async def token_us(running: Running, effort: Effort) -> float:
     costs_us = list[float]()
 
     async def count(readers: list[Reader]) -> None:

@@ -124,10 +124,11 @@ def vllm_router(program: str) -> Target:
 
 
 @contextmanager
-def upstream(kind: str) -> Iterator[int]:
-    """The port of a mock replica: `http` or `grpc`."""
+def upstream(kind: str, *words: str) -> Iterator[int]:
+    """The port of a mock replica: `http` or `grpc`. `words`: what else it is told."""
     port = free_port(HOST)
-    with started([sys.executable, "-m", f"bench.mock_upstreams.{kind}_server", str(port)], port, OTHER_CORE):
+    command = [sys.executable, "-m", f"bench.mock_upstreams.{kind}_server", str(port), *words]
+    with started(command, port, OTHER_CORE):
         yield port
 
 

@@ -1,4 +1,7 @@
-"""An OpenAI server of canned answers.    python -m bench.mock_upstreams.http_server PORT"""
+"""An OpenAI server of canned answers.
+
+python -m bench.mock_upstreams.http_server PORT [MILLISECONDS BEFORE THE FIRST TOKEN OF A STREAM]
+"""
 
 import asyncio
 import json
@@ -56,7 +59,8 @@ _END = _chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n"
 
 
 class Replica(asyncio.Protocol):
-    def __init__(self) -> None:
+    def __init__(self, prompt_s: float) -> None:
+        self._prompt_s = prompt_s
         self._loop = asyncio.get_running_loop()
         self._arrived = b""
         self._timer: asyncio.TimerHandle | None = None
@@ -84,7 +88,13 @@ class Replica(asyncio.Protocol):
             return
         tokens = _TOKENS.search(body)
         self._left = int(tokens[1]) if tokens else 64
-        self._due_s = self._loop.time()
+        self._due_s = self._loop.time() + self._prompt_s
+        if self._prompt_s:
+            self._timer = self._loop.call_at(self._due_s, self._begin)
+        else:
+            self._begin()
+
+    def _begin(self) -> None:
         self._transport.write(_STREAM)
         self._say()
 
@@ -100,10 +110,11 @@ class Replica(asyncio.Protocol):
         self._transport.write(_END)
 
 
-async def serve(port: int) -> None:
-    server = await asyncio.get_running_loop().create_server(Replica, "127.0.0.1", port, backlog=4096)
+async def serve(port: int, prompt_ms: float = 0.0) -> None:
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(lambda: Replica(prompt_ms / 1e3), "127.0.0.1", port, backlog=4096)
     await server.serve_forever()
 
 
 if __name__ == "__main__":
-    uvloop.run(serve(int(sys.argv[1])))
+    uvloop.run(serve(*map(int, sys.argv[1:])))

@@ -61,6 +61,7 @@ class HttpConnection(asyncio.Protocol):
     def _forget(self) -> None:
         self.status = 0
         self.headers: dict[bytes, bytes] = {}
+        self.raw_headers: list[tuple[bytes, bytes]] = []  # All of them, as they came.
         self._pieces: list[bytes] = []
         self._held_bytes = 0
         self._paused = False
@@ -158,10 +159,11 @@ class HttpConnection(asyncio.Protocol):
             self._wake()
         elif sockets.vanished(error):
             self._fail(self._cut_off())
-        elif not self._spoken:
-            self._fail(_lost(unsent=False))
         else:
-            self._fail(UpstreamFailed(Fault.BROKE, "the backend broke off in the middle of its answer"))
+            broke = UpstreamFailed(Fault.BROKE, "the backend broke off in the middle of its answer")
+            failure = broke if self._spoken else _lost(unsent=False)
+            failure.__cause__ = error
+            self._fail(failure)
 
     def data_received(self, data: bytes) -> None:
         if not self._asked:
@@ -190,13 +192,15 @@ class HttpConnection(asyncio.Protocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         if not self._headed:  # Later ones are trailers.
             self.headers[name.lower()] = value
+            self.raw_headers.append((name, value))
 
     def on_headers_complete(self) -> None:
         if self._surplus:
             return
         status = self._parser.get_status_code()
         if status < 200:
-            self.headers.clear()  # Only a word in between.
+            self.headers.clear()
+            self.raw_headers.clear()  # Only a word in between.
             return
         self.status = status
         self._headed = True
@@ -274,10 +278,14 @@ class ServerAddress(NamedTuple):
 class Pool:
     """Belongs to the event loop in which it is first used. Limits are looked after by one timer for all."""
 
-    def __init__(self, timeouts: HttpTimeouts | None = None, *, peer: str = "the worker") -> None:
-        """`peer`: what those who answer are called in failures."""
+    def __init__(
+        self, timeouts: HttpTimeouts | None = None, *, peer: str = "the worker", asks_again: bool = True
+    ) -> None:
+        """`peer`: what those who answer are called in failures. `asks_again`: a request on a connection that
+        had been idle, and was lost before an answer, is sent once more."""
         self._timeouts = timeouts = timeouts or HttpTimeouts()
         self._peer = peer
+        self._asks_again = asks_again
         self._tls: ssl.SSLContext | None = None  # Made when it is first needed: it reads all certificates.
         shortest_s = min(timeouts.whole_s, timeouts.silence_s, timeouts.idle_s)
         self._look_every_s = min(_LOOK_EVERY_S, shortest_s / 4)
@@ -296,7 +304,7 @@ class Pool:
             try:
                 return await self._asked(kept, address, head, body, streamed)
             except UpstreamFailed as failure:
-                if failure.fault is not Fault.UNREACHABLE:
+                if failure.fault is not Fault.UNREACHABLE or not (self._asks_again or failure.unprocessed):
                     raise
                 # The server gave it up while it lay idle, as far as can be told: ask anew, once.
         return await self._asked(await self._connected(address), address, head, body, streamed)

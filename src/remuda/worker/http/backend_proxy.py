@@ -2,14 +2,14 @@
 them here.
 
 Bytes pass as they come, both ways, at the pace of the slower side. When the caller leaves, the request ends;
-when the backend breaks off, so does the answer. Nothing is ever sent twice.
+when the backend breaks off, so does the answer. Nothing is ever sent twice. Requests that have arrived whole
+go a shorter way (short_requests.py).
 
 ANY /v1/processes/{process key, escaped}/{path of the backend}
 """
 
-import errno
 from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from typing import Final
 from urllib.parse import unquote
 
@@ -22,34 +22,14 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from remuda.core import limits
-from remuda.core.errors import BackendFailed, NotFound, Unavailable
+from remuda.core.errors import NotFound, Unavailable
 from remuda.wire.process_keys import PROCESSES_PATH, ProcessKey
-from remuda.worker.http.server import AsgiReceive, AsgiSend, HeaderLine, Scope, cut, raw_path, refuse
+from remuda.worker.http.proxied import REFUSAL_HEADER, end_broken, forwarded, refuse_unheard, returned, taken
+from remuda.worker.http.server import AsgiMessage, AsgiReceive, AsgiSend, HeaderLine, Scope, raw_path, refuse
+from remuda.worker.http.short_requests import BackendTarget, ShortRequests
 
 log = structlog.get_logger(__name__)
 
-REFUSAL_HEADER: Final = b"x-remuda-refusal"
-"""Tells our own answers from those of a backend: `not_ready` or `backend_failed`."""
-
-UNREAD_HEADER: Final = b"x-remuda-unread"
-"""Beside `backend_failed`: the backend hung up before it had read all of the request."""
-
-# Each of them is about one connection, not about the request.
-_HOP_BY_HOP: Final = frozenset(
-    {
-        b"connection",
-        b"keep-alive",
-        b"proxy-authenticate",
-        b"proxy-authorization",
-        b"proxy-connection",
-        b"te",
-        b"trailer",
-        b"transfer-encoding",
-        b"upgrade",
-    }
-)
-_NOT_FORWARDED: Final = _HOP_BY_HOP | {b"authorization", b"expect", b"host"}
-_NOT_RETURNED: Final = _HOP_BY_HOP | {b"date"}  # The server sets one.
 _AUTOMATIC: Final = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
 _BROKEN: Final = (aiohttp.ClientError, OSError, TimeoutError)
 _PATIENCE: Final = aiohttp.ClientTimeout(
@@ -70,14 +50,16 @@ async def open_door(find: Find) -> "AsyncIterator[BackendProxy]":
         skip_auto_headers=_AUTOMATIC,
         timeout=_PATIENCE,
     ) as session:
-        yield BackendProxy(session, find)
+        with closing(ShortRequests()) as short:
+            yield BackendProxy(session, short, find)
 
 
 class BackendProxy:
     """Opened by `open_door`. An ASGI application for the paths below PROCESSES_PATH."""
 
-    def __init__(self, session: aiohttp.ClientSession, find: Find) -> None:
+    def __init__(self, session: aiohttp.ClientSession, short: ShortRequests, find: Find) -> None:
         self._session = session
+        self._short = short
         self._find = find
 
     async def __call__(self, scope: Scope, receive: AsgiReceive, send: AsgiSend) -> None:
@@ -92,7 +74,16 @@ class BackendProxy:
             await refuse(scope, send, not_ready, [(REFUSAL_HEADER, b"not_ready")])
             return
         query = scope["query_string"].decode("latin-1")
-        url = URL(f"http://127.0.0.1:{port}/{path}{'?' if query else ''}{query}", encoded=True)
+        target = f"/{path}{'?' if query else ''}{query}"
+        if self._short.takes(scope):
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                return
+            if not message.get("more_body"):
+                await self._short.pass_on(BackendTarget(key, port, target), scope, message["body"], send)
+                return
+            receive = _beginning_with(message, receive)
+        url = URL(f"http://127.0.0.1:{port}{target}", encoded=True)
         await self._while_the_caller_stays(url, key, scope, receive, send)
 
     async def _while_the_caller_stays(
@@ -127,22 +118,19 @@ class BackendProxy:
         except (
             aiohttp.ClientConnectorError
         ) as error:  # It has heard nothing, so the request may go elsewhere.
-            log.warning("backend_refused_connection", process=str(key), error=repr(error))
-            ended = Unavailable(f"the process {key} accepts no connections; it may have just ended")
-            await refuse(scope, send, ended, [(REFUSAL_HEADER, b"not_ready")])
+            await refuse_unheard(key, error, scope, send)
         except _BROKEN as error:
-            log.warning("backend_broke_off", process=str(key), answer_begun=begun, error=repr(error))
-            if not begun:
-                silent = BackendFailed(f"the process {key} did not answer: {error or type(error).__name__}")
-                unread = [(UNREAD_HEADER, b"1")] if _was_unread(error) else []
-                await refuse(scope, send, silent, [(REFUSAL_HEADER, b"backend_failed"), *unread])
-            # Else the answer stays unfinished, which cuts the connection: half of it must not look whole.
+            await end_broken(key, error, error, scope, send, begun=begun)
 
 
-def _was_unread(error: Exception) -> bool:
-    """A system resets a connection when its process leaves it with bytes unread, or gets more of them later;
-    one whose process has read them all is closed in order."""
-    return isinstance(error, OSError) and error.errno in (errno.ECONNRESET, errno.EPIPE)
+def _beginning_with(first: AsgiMessage, receive: AsgiReceive) -> AsgiReceive:
+    """With what was received already."""
+    waiting = [first]
+
+    async def from_the_first() -> AsgiMessage:
+        return waiting.pop() if waiting else await receive()
+
+    return from_the_first
 
 
 async def _listen(
@@ -158,31 +146,19 @@ async def _listen(
 
 
 async def _pass_on(response: aiohttp.ClientResponse, scope: Scope, send: AsgiSend) -> None:
-    headers = _without(response.raw_headers, _NOT_RETURNED)
+    headers = returned(response.raw_headers)
     await send({"type": "http.response.start", "status": response.status, "headers": headers})
     async for chunk in response.content.iter_any():
         # A backend that never pauses leaves no other moment at which this can be ended.
         await checkpoint_if_cancelled()
-        with anyio.move_on_after(limits.DOOR_STALL_S) as patience:
-            await send({"type": "http.response.body", "body": chunk, "more_body": True})
-        if patience.cancelled_caught:
-            log.warning("caller_stalled", limit_s=limits.DOOR_STALL_S)
-            cut(scope)
+        if not await taken(chunk, scope, send):
             return
     await send({"type": "http.response.body"})
 
 
 def _forwarded(headers: Iterable[HeaderLine]) -> CIMultiDict[str]:
-    kept = _without(headers, _NOT_FORWARDED)
+    kept = forwarded(headers)
     return CIMultiDict((name.decode("latin-1"), value.decode(errors="replace")) for name, value in kept)
-
-
-def _without(headers: Iterable[HeaderLine], unwanted: frozenset[bytes]) -> list[HeaderLine]:
-    lowered = [(name.lower(), value) for name, value in headers]
-    named = {
-        word.strip().lower() for name, value in lowered if name == b"connection" for word in value.split(b",")
-    }
-    return [(name, value) for name, value in lowered if name not in unwanted and name not in named]
 
 
 def _has_body(headers: Iterable[HeaderLine]) -> bool:

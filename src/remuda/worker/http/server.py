@@ -30,14 +30,20 @@ TEXT = b"text/plain; charset=utf-8"
 JSON = b"application/json"
 CODE_HEADER: Final = b"x-remuda-code"  # On every refusal: the code of the error.
 ROLE: Final[HeaderLine] = (ROLE_HEADER.encode(), WORKER_ROLE.encode())
-_CUT: Final = "remuda.cut"
+_LINE: Final = "remuda.line"
 _CONTRACT_PATHS: Final = ("/healthz", "/readyz", "/v1/backend-logs", "/v1/files")
 
 
 def cut(scope: Scope) -> None:
     """Drop the connection at once, with what was written to it and not taken: closing it in order would wait
     for a caller that takes nothing."""
-    scope[_CUT]()
+    scope[_LINE].transport.abort()
+
+
+def line_of(scope: Scope) -> "BoundedConnection":
+    """The connection on which a request came."""
+    line: BoundedConnection = scope[_LINE]
+    return line
 
 
 def header(scope: Scope, name: bytes) -> bytes | None:
@@ -90,8 +96,25 @@ class BoundedConnection(HttpToolsProtocol):
     """Refuses a head that is too long, and a body with more framing (sizes of chunks, trailers) than makes
     sense: both are held in memory before a token was shown."""
 
+    when_lost: Callable[[], None] | None = None
+    """Called once if the connection is lost; the code that set it takes it back when its request is over."""
     _in_head = True
     _framing_bytes = 0
+
+    @property
+    def congested(self) -> bool:
+        """The caller reads more slowly than it is written to: the next write waits."""
+        return self.flow.write_paused
+
+    def watch(self, when_lost: Callable[[], None]) -> None:
+        """Of a request that has arrived whole: nothing more is received through ASGI, which would notice."""
+        self.when_lost = when_lost
+        self.flow.resume_reading()  # Paused by a large last part of the body.
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        if self.when_lost is not None:
+            self.when_lost()
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
@@ -103,7 +126,7 @@ class BoundedConnection(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         self._in_head, self._framing_bytes = True, 0
         super().on_message_begin()
-        self.scope[_CUT] = self.transport.abort  # type: ignore[typeddict-unknown-key]
+        self.scope[_LINE] = self  # type: ignore[typeddict-unknown-key]
 
     def on_header(self, name: bytes, value: bytes) -> None:
         super().on_header(name, value)
