@@ -58,6 +58,12 @@ def syntax_trees() -> dict[Path, ast.Module]:
 
 
 @cache
+def module_paths() -> tuple[str, ...]:
+    """From the top of the repository, with a slash in front."""
+    return tuple(f"/{path.relative_to(ROOT)}" for path in syntax_trees())
+
+
+@cache
 def syntax_nodes() -> dict[Path, list[ast.AST]]:
     """Those that anything here asks for: walking the trees takes longer than reading them."""
     kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Call, ast.ExceptHandler)
@@ -130,8 +136,7 @@ def test_the_architecture_page_names_modules_that_exist() -> None:
 def _is_module(name: str) -> bool:
     """Whether a module or a package of ours is at this path, given whole or from anywhere below the top."""
     folder = f"/{name.removesuffix('.py')}/__init__.py"
-    known = [f"/{path.relative_to(ROOT)}" for path in syntax_trees()]
-    return any(path.endswith((f"/{name}", folder)) for path in known)
+    return any(path.endswith((f"/{name}", folder)) for path in module_paths())
 
 
 def _is_defined(dotted: str) -> bool:
