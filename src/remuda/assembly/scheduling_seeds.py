@@ -38,7 +38,6 @@ class SchedulingSeeds:
     since the last start stays."""
 
     def __init__(self, seeds: Mapping[str, SchedulingTerms], edits: DeclaresOnce) -> None:
-        self.seeds = seeds
         self._left = dict(seeds)
         self._edits = edits
 

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
 from functools import partial
+from pathlib import Path
 from typing import Final
 
 import anyio
@@ -40,6 +41,7 @@ from remuda.core.bus_reach import UnreachedBus
 from remuda.core.clock import Clock, SystemClock
 from remuda.core.entropy import Entropy, SystemEntropy
 from remuda.core.errors import NodeRemoved
+from remuda.fleet.model import ram_ceiling
 from remuda.gallery.fetch import open_fetcher
 from remuda.gallery.model import Gallery
 from remuda.gallery.sources import Cache, FailureLog, Sources
@@ -116,6 +118,10 @@ async def open_backend_runtimes(
             )
 
         yield make_room
+
+
+def inventory_of(settings: WorkerSettings, models: Path) -> HardwareInventory:
+    return HardwareInventory(SystemHost(), models, partial(ram_ceiling, settings.ram_budget))
 
 
 def storage_of(settings: WorkerSettings) -> S3Storage | None:
@@ -218,7 +224,7 @@ async def run_worker(
         folder.leaving.unlink(missing_ok=True)  # Of a `remuda leave` that was killed.
         login, entropy = _own_login(settings), SystemEntropy()
         config = _config(settings, folder, own_login=login is not None, entropy=entropy)
-        inventory = HardwareInventory(SystemHost(), settings.models_path or folder.models)
+        inventory = inventory_of(settings, settings.models_path or folder.models)
         async with open_backend_runtimes(settings, folder, config, inventory) as make_room:
             worker = _assemble(settings, config, login, inventory, make_room)
             with _announced(folder, worker, config.frontend_url):

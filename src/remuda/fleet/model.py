@@ -297,6 +297,11 @@ def vram_ceiling(budget: str, total: int) -> int | None:
     return _ceiling("VRAM budget", budget, total)
 
 
+def ram_ceiling(budget: str, total: int) -> int | None:
+    """As for VRAM."""
+    return _ceiling("RAM budget", budget, total)
+
+
 def model_files_ceiling(budget: str, total_disk: int) -> int | None:
     """The most bytes that model files fetched to a node may take; None for no cap. A share of a disk whose
     size is not known is no cap. Raises Invalid for other text."""

@@ -25,7 +25,7 @@ from remuda.assembly.scheduling_seeds import seeds_of
 from remuda.assembly.settings import FrontendSettings, UpSettings, WorkerSettings
 from remuda.assembly.settings.shared import registration_token
 from remuda.assembly.up import worker_environment
-from remuda.assembly.worker import _assemble, _config, _own_login, open_backend_runtimes
+from remuda.assembly.worker import _assemble, _config, _own_login, inventory_of, open_backend_runtimes
 from remuda.bus.credentials import ClusterKeys
 from remuda.core import durations
 from remuda.core.clock import SystemClock
@@ -124,6 +124,12 @@ def _scheduling_config(folder: Path) -> None:
     assert seeds == {"m": SchedulingTerms(everywhere=True)}
 
 
+def _ram_budget(folder: Path) -> None:
+    settings = WorkerSettings.model_validate({"ram_budget": "25%"})
+    inventory = inventory_of(settings, folder)
+    assert inventory.ram_budget(1 << 30) == 1 << 28
+
+
 def _require_auth(folder: Path) -> None:
     settings = FrontendSettings(nats_url=SecretStr("nats://bus.test:4222"), nats_require_auth=True)
     with pytest.raises(Misconfigured, match="nats-require-auth is set"):
@@ -149,10 +155,9 @@ SOURCES: dict[str, Entry] = {
 FRONTEND: dict[str, Entry] = {
     **COMMON,
     "model_galleries": Wired((GALLERY,), "ModelSources._galleries", (Gallery.model_validate(GALLERY),)),
-    "model_scheduling": Wired(
-        ({"model_name": "m", "min_replicas": 2},),
-        "SchedulingSeeds.seeds",
-        {"m": SchedulingTerms(min_replicas=2)},
+    "model_scheduling": Proven(
+        "integration/api/test_scheduling_seeds.py::"
+        "test_declared_at_the_start_and_what_was_changed_since_stays"
     ),
     "model_scheduling_config": _scheduling_config,
     **SOURCES,
@@ -256,6 +261,7 @@ WORKER: dict[str, Entry] = {
     "advertise_http_addr": Wired("127.0.0.1:7003", "AddressSettings.advertise_http_addr"),
     "heartbeat_interval": Wired(minutes(32), "WorkerConfig.heartbeat_interval"),
     "max_replicas_per_model": Wired(33, "Introduction.max_replicas_per_model"),
+    "ram_budget": _ram_budget,
     "vram_budget": Wired("34%", "Introduction.vram_budget"),
     "model_files_budget": Wired("35%", "RuntimeSettings.model_files_budget"),
     "backend_nice": Wired(7, "RuntimeSettings.niceness"),

@@ -12,7 +12,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 
 from remuda.core import durations
 from remuda.core.errors import Invalid
-from remuda.fleet.model import BUDGET_ACCEPTED, model_files_ceiling, vram_ceiling
+from remuda.fleet.model import BUDGET_ACCEPTED, model_files_ceiling, ram_ceiling, vram_ceiling
 from remuda.wire.nodes import NAME_BYTES_MAX
 
 _PORT_MAX = 65535
@@ -70,6 +70,14 @@ def _budget(value: str) -> str:
     return value
 
 
+def _ram_budget(value: str) -> str:
+    try:
+        ram_ceiling(value, 0)
+    except Invalid as error:
+        raise ValueError(error.message) from None
+    return value
+
+
 def _disk_budget(value: str) -> str:
     try:
         model_files_ceiling(value, 0)
@@ -114,6 +122,7 @@ def or_usual(usual: timedelta) -> AfterValidator:
 
 
 BudgetSetting = Annotated[str, AfterValidator(_budget)]
+RamBudgetSetting = Annotated[str, AfterValidator(_ram_budget)]
 DiskBudgetSetting = Annotated[str, AfterValidator(_disk_budget)]
 Duration = Annotated[timedelta, BeforeValidator(_duration)]
 

@@ -19,6 +19,7 @@ from remuda.assembly.settings.forms import (
     LabelSetting,
     NodeName,
     Port,
+    RamBudgetSetting,
     VariableNames,
     Words,
 )
@@ -98,6 +99,10 @@ class WorkerSettings(DepotSettings):
     vram_budget: Annotated[
         BudgetSetting,
         Setting("Most VRAM to use, such as 80% or 12GB.", forms.BUDGET, aliases=("LOCALAI_VRAM_BUDGET",)),
+    ] = ""
+    ram_budget: Annotated[
+        RamBudgetSetting,
+        Setting("Most RAM for models, such as 50% or 16GB. Default: all that is free.", forms.BUDGET),
     ] = ""
     model_files_budget: Annotated[
         DiskBudgetSetting,

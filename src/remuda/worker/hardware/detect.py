@@ -37,10 +37,18 @@ _RUN_FILE = tuple(f"{name}_RUN_FILE" for name in _FORCED)
 _RUN_FILE_DEFAULT = "/run/localai/capability"
 
 
-def detect(host: Host, models_dir: Path) -> Hardware:
+RamBudget = Callable[[int], int | None]
+"""The most RAM that models may use of so much; None: all of it."""
+
+
+def _no_budget(total: int) -> int | None:
+    return None
+
+
+def detect(host: Host, models_dir: Path, budget: RamBudget = _no_budget) -> Hardware:
     """Everything there is to know. What cannot be read stays unknown and is named in `problems`."""
     problems: list[str] = []
-    ram = _isolated("memory", partial(read_memory, host), None, problems)
+    ram = _isolated("memory", partial(_memory, host, budget), None, problems)
     room = _isolated("disk", partial(read_disk, host, models_dir), None, problems)
     cpu_model = _isolated("cpu", partial(processor_name, host), "", problems)
     found = _look_for_gpus(host, ram or Capacity(0, 0), problems)
@@ -69,10 +77,10 @@ def detect(host: Host, models_dir: Path) -> Hardware:
     )
 
 
-def refresh(hardware: Hardware, host: Host, models_dir: Path) -> Hardware:
+def refresh(hardware: Hardware, host: Host, models_dir: Path, budget: RamBudget = _no_budget) -> Hardware:
     """The same machine with what is free of it now. A figure that cannot be read keeps its last value."""
     ignored: list[str] = []
-    ram = _isolated("memory", partial(read_memory, host), None, ignored)
+    ram = _isolated("memory", partial(_memory, host, budget), None, ignored)
     room = _isolated("disk", partial(read_disk, host, models_dir), None, ignored)
     ram = ram or Capacity(hardware.total_ram, hardware.available_ram)
     return replace(
@@ -83,6 +91,15 @@ def refresh(hardware: Hardware, host: Host, models_dir: Path) -> Hardware:
         available_disk=room.available if room else hardware.available_disk,
         gpus=_refreshed(hardware.gpus, host, ram),
     )
+
+
+def _memory(host: Host, budget: RamBudget) -> Capacity | None:
+    """With a budget, the machine is told of as if it had no more: models together are given no more, then."""
+    ram = read_memory(host)
+    most = None if ram is None else budget(ram.total)
+    if ram is None or most is None:
+        return ram
+    return Capacity(min(ram.total, most), min(ram.available, most))
 
 
 def _look_for_gpus(host: Host, ram: Capacity, problems: list[str]) -> list[GpuFindings]:
@@ -165,8 +182,9 @@ _UNKNOWN = Hardware(
 class HardwareInventory:
     """Keeps the last figures: a driver that does not answer costs their freshness, not the heartbeat."""
 
-    def __init__(self, host: Host, models_dir: Path) -> None:
+    def __init__(self, host: Host, models_dir: Path, ram_budget: RamBudget = _no_budget) -> None:
         self._host = host
+        self.ram_budget = ram_budget
         self._models_dir = models_dir
         self._looks = BoundedLook("hardware", self._look, limits.HARDWARE_S)
 
@@ -177,5 +195,5 @@ class HardwareInventory:
     def _look(self) -> Hardware:
         known = self._looks.latest
         if known is None:
-            return detect(self._host, self._models_dir)
-        return refresh(known, self._host, self._models_dir)
+            return detect(self._host, self._models_dir, self.ram_budget)
+        return refresh(known, self._host, self._models_dir, self.ram_budget)

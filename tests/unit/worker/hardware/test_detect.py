@@ -1,13 +1,16 @@
 """The machine's figures, also when a driver does not answer."""
 
 import threading
+from functools import partial
 from pathlib import Path
 
 import anyio
 import pytest
 
 from remuda.core import limits
-from remuda.worker.hardware.detect import HardwareInventory
+from remuda.fleet.model import ram_ceiling
+from remuda.worker.hardware import detect as detect_module
+from remuda.worker.hardware.detect import HardwareInventory, detect, refresh
 from remuda.worker.hardware.host import SystemHost
 from remuda.worker.hardware.model import Capacity
 
@@ -81,3 +84,18 @@ async def test_who_asks_at_the_same_time_shares_one_look(tmp_path: Path) -> None
         for _ in range(5):
             tasks.start_soon(inventory.current)
     assert len(host.held) == 1
+
+
+@pytest.mark.parametrize(
+    ("budget", "total", "available"),
+    [("", 64, 60), ("16GiB", 16, 16), ("50%", 32, 32), ("62GiB", 62, 60), ("900GiB", 64, 60)],
+)
+def test_no_more_ram_is_told_than_models_may_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, budget: str, total: int, available: int
+) -> None:
+    monkeypatch.setattr(detect_module, "read_memory", lambda host: Capacity(64 << 30, 60 << 30))
+    ceiling = partial(ram_ceiling, budget)
+    found = detect(SystemHost(), tmp_path, ceiling)
+    assert (found.total_ram >> 30, found.available_ram >> 30) == (total, available)
+    again = refresh(found, SystemHost(), tmp_path, ceiling)
+    assert (again.total_ram >> 30, again.available_ram >> 30) == (total, available)
