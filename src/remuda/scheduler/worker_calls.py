@@ -200,6 +200,8 @@ def _has(installed: Sequence[InstalledBackend], backend: str) -> bool:
 _REPORT_S: Final = 5.0
 _LISTS_S: Final = 30.0  # Longer than a process takes to start.
 _PING_EVERY_S: Final = 5.0
+_UNHEARD_MAX: Final = 4
+_UNHEARD_S: Final = 0.5
 _MISSES_MAX: Final = 2  # In a row; each takes CONFIRMATION_S twice.
 
 
@@ -224,9 +226,13 @@ class Installing:
     async def until_answered(self, send: Callable[[], Awaitable[R]], standing: Standing) -> R:
         """The worker's answer, which is asked for again when it was lost. NodeUnreachable when the worker
         answers, but knows nothing of this. `standing` is the node's before it is asked."""
+        unheard = 0
         while True:
             ended = await self._answer_or_verdict(send, standing)
             match ended:
+                case NodeUnreachable() if unheard < _UNHEARD_MAX:
+                    unheard += 1  # It may have registered a moment ago, and be about to listen.
+                    await anyio.sleep(_UNHEARD_S)
                 case RemudaError():
                     raise ended
                 case AnswerVerdict.LOST:

@@ -129,7 +129,8 @@ class ScriptedWorker:
         self.reply = BackendInstallReply(success=True, address="10.0.0.5:50100", instance="i-1")
         self.takes_s = 0.0
         self.stop_takes_s = 0.0
-        self.trouble: RemudaError | None = None  # With installs.
+        self.trouble: RemudaError | None = None  # With installs,
+        self.trouble_ends_s = float("inf")  # by the loop's clock until then.
         self.stop_trouble: RemudaError | None = None
         self.stop_reply = ModelStopReply(matched=True, terminated=True)
         self.stop_replies: list[ModelStopReply] = []  # Before that one.
@@ -147,7 +148,7 @@ class ScriptedWorker:
     async def install(self, node: NodeId, request: BackendInstall) -> BackendInstallReply:
         self.asked.append(request)
         await anyio.sleep(self.takes_s)
-        if self.trouble is not None:
+        if self.trouble is not None and anyio.current_time() < self.trouble_ends_s:
             raise self.trouble
         return self.reply
 

@@ -239,6 +239,14 @@ async def test_worker_that_does_not_listen_ends_the_load(rig: Rig) -> None:
     assert await rig.rows() == ()
 
 
+async def test_worker_that_registered_a_moment_ago_may_listen_in_another(rig: Rig) -> None:
+    rig.worker.trouble = NodeUnreachable("nothing listens there")
+    rig.worker.trouble_ends_s = anyio.current_time() + 1
+    _, step = await rig.claimed()
+    assert await rig.loader().load(step) is None
+    assert len(rig.worker.installs()) > 1
+
+
 @pytest.mark.parametrize("phase", ["install", "load"])
 async def test_machine_that_answers_on_no_line_is_left_for_another_node(rig: Rig, phase: str) -> None:
     rig.worker_http.up = False
