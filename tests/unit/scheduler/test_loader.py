@@ -244,7 +244,7 @@ async def test_worker_that_registered_a_moment_ago_may_listen_in_another(rig: Ri
     rig.worker.trouble_ends_s = anyio.current_time() + 1
     _, step = await rig.claimed()
     assert await rig.loader().load(step) is None
-    assert len(rig.worker.installs()) > 1
+    assert len(rig.worker.installs) > 1
 
 
 @pytest.mark.parametrize("phase", ["install", "load"])
