@@ -65,6 +65,7 @@ PARTS = (
     simulation("fleet", 300),
     simulation("operations", 500),
     simulation("serving", 150),
+    simulation("hour", 60),
     Part("mutations", "deliberate breaks that tests must notice", "tools.mutate"),
     Part("storm-operations", "5 minutes of kills, freezes and cuts", "bench.chaos_ops", ("--seconds", "300")),
     *documented(),

@@ -30,10 +30,15 @@ class Trouble(ABC):
     def kinds(self) -> Mapping[Deed, float]:
         """What may happen, and how likely each is beside the others."""
 
-    async def rage(self, deeds: int) -> None:
-        """So many deeds at least. Returns when everything is repaired that is to be."""
-        trace = self._world.trace
-        while deeds > 0 or len(trace.lines) < EVENTS_LEAST or trace.fault_count < FAULTS_LEAST:
+    async def rage(self, deeds: int, lasting_s: float = 0.0) -> None:
+        """So many deeds and so long at least. Returns when everything is repaired that is to be."""
+        trace, until = self._world.trace, anyio.current_time() + lasting_s
+        while (
+            deeds > 0
+            or anyio.current_time() < until
+            or len(trace.lines) < EVENTS_LEAST
+            or trace.fault_count < FAULTS_LEAST
+        ):
             deeds -= 1
             await anyio.sleep(self._world.pace.gap_most_s ** self._dice.fraction())
             self._dice.weighted(self._kinds)()

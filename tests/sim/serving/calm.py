@@ -65,7 +65,7 @@ async def _configured(world: ServingWorld, least: Mapping[str, int]) -> None:
             world.violated("models_can_be_configured", *others)
         for name in others:
             if up := [host for host in world.hosts if host.up]:
-                world.dice.pick(up).configure(model_text(name, least=least[name]))
+                world.dice.pick(up).configure(model_text(name, least=least[name], group=world.group_of(name)))
         await anyio.sleep(world.pace.look_every_s)
 
 
@@ -73,7 +73,7 @@ def _ask(world: ServingWorld, model: str) -> None:
     if up := [host for host in world.hosts if host.up]:
         host = world.dice.pick(up)
         if world.serving_claims.models[model].now is None:
-            host.configure(model_text(model))
+            host.configure(model_text(model, group=world.group_of(model)))
         host.ask(model, _PATIENCE_S)
 
 

@@ -53,6 +53,7 @@ class ServingClaims(Claims):
         for old, new in changed:
             self._look_at_row(old, new)
         self._check_one_on_its_way()
+        self._check_groups()
         for worker in self._serving.workers_there:
             for in_vram, whole in ((False, worker.memory.ram_bytes), (True, worker.memory.vram_bytes)):
                 if self._taken(worker, in_vram=in_vram) > whole:
@@ -134,6 +135,17 @@ class ServingClaims(Claims):
         for model, count in coming.items():
             if count > 1 and model not in self._scaled:
                 self._world.violated("one_load_at_a_time", model, *self.rows.values())
+
+    def _check_groups(self) -> None:
+        """Of models that share a group only one is there, or about to be; the others may still be leaving."""
+        there: dict[NodeId, set[str]] = {}
+        for row in self.rows.values():
+            coming = row.state in _ON_ITS_WAY or (row.state is ReplicaState.LOADED and self.runs(row))
+            if coming and self._serving.group_of(row.key.model):
+                there.setdefault(row.node, set()).add(row.key.model)
+        for node, models in there.items():
+            if len(models) > 1:
+                self._world.violated("groups_are_kept_apart", node, models, *self.rows.values())
 
     def _taken(self, worker: ServingWorker, *, in_vram: bool) -> int:
         """By what is there and by what is to come. Rows of what is gone take nothing."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from datetime import timedelta
 from typing import TypeVar
 
@@ -25,7 +26,7 @@ from tests.sim.serving.frontends import ServingFrontend
 from tests.sim.serving.roster import ServingRoster
 from tests.sim.serving.storm import Storm
 from tests.sim.serving.workers import Memory, PeerWorker, ServingWorker
-from tests.sim.serving.world import GB, SERVING, STORMY, ServingWorld
+from tests.sim.serving.world import AN_HOUR, GB, SERVING, SMALL, STORMY, ServingWorld, Size
 from tests.sim.simulation import Outcome
 from tests.sim.trace import Trace
 from tests.support.clocks import HostClock
@@ -39,7 +40,12 @@ _LOOK_S = 6.0
 _KEEP_ALIVE = (timedelta(seconds=40), timedelta(minutes=30))
 
 
-def run_seed(seed: int) -> Outcome:
+def run_hour(seed: int) -> Outcome:
+    """Twenty mixed machines, and an hour of storm."""
+    return replace(run_seed(seed, AN_HOUR), story="hour")
+
+
+def run_seed(seed: int, size: Size = SMALL) -> Outcome:
     """The same seed gives the same trace, whatever ran before it."""
     trace = Trace()
     ended: list[float] = []
@@ -49,7 +55,7 @@ def run_seed(seed: int) -> Outcome:
         try:
             with ExitStack() as stack:  # Left after the last task: some take a moment to end.
                 async with anyio.create_task_group() as tasks:
-                    world = build_world(seed, trace, tasks)
+                    world = build_world(seed, trace, tasks, size)
                     stack.enter_context(defects_told(world))
                     stack.enter_context(as_simulated())
                     await _live_through(world)
@@ -65,13 +71,14 @@ def run_seed(seed: int) -> Outcome:
     return Outcome(seed, trace, run_virtually(main), ended[0], story="serving")
 
 
-def build_world(seed: int, trace: Trace, tasks: TaskGroup) -> ServingWorld:
+def build_world(seed: int, trace: Trace, tasks: TaskGroup, size: Size = SMALL) -> ServingWorld:
     dice, clock = Dice(seed), HostClock()
     world = ServingWorld(seed, dice, SERVING, trace, tasks, clock, fresh_tables(clock), Releases({}), STORMY)
     bus = SimulatedBus(world)
     fleet = dice.fork("fleet")
+    world.size = size
     world.keep_alive = fleet.pick(_KEEP_ALIVE)
-    world.sizes = {f"m{number}": fleet.whole(3, 12) * GB for number in range(fleet.whole(3, 5))}
+    world.sizes = {f"m{number}": fleet.whole(3, 12) * GB for number in range(fleet.whole(*size.models))}
     world.frontends = [ServingFrontend(world, bus, number) for number in range(fleet.pick((2, 2, 3)))]
     world.machines = _machines(world, bus, fleet)
     world.workers = {worker.node: worker for worker in world.machines}
@@ -85,7 +92,7 @@ def _machines(world: ServingWorld, bus: SimulatedBus, dice: Dice) -> list[Servin
     """Each has room for any model; often not for two. The first always has what the choosy ask for."""
     least, most = (15, 20) if dice.chance(0.6) else (18, 40)
     machines: list[ServingWorker] = []
-    for number in range(dice.whole(2, 5)):
+    for number in range(dice.whole(*world.size.machines)):
         kind = PeerWorker if dice.chance(0.2) else ServingWorker
         # The largest model, with what a driver takes beside it.
         vram_bytes = max(dice.whole(least, most), 16) * GB if dice.chance(0.4) else 0
@@ -99,7 +106,7 @@ async def begin(world: ServingWorld) -> None:
     """Models are configured, machines and frontends come up."""
     models = SqlModelStore(InlineDatabase(world.tables.connections))
     for number, name in enumerate(world.sizes):
-        text = model_text(name, zoned=number % 3 == 2)
+        text = model_text(name, zoned=number % 3 == 2, group=world.group_of(name))
         await models.put_model(StoredModel(name, text, read_model(text).revision, "added"))
     world.claims.after_write()
     world.tasks.start_soon(world.roster.run)

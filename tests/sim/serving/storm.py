@@ -41,7 +41,7 @@ class Storm(Trouble):
         }
 
     async def run(self) -> None:
-        await self.rage(self._dice.whole(20, 28))
+        await self.rage(self._dice.whole(20, 28), self._serving.size.storm_s)
 
     # What clients and admins want.
 
@@ -70,8 +70,8 @@ class Storm(Trouble):
         if host := self._host():
             self._world.trace.fault("model_changed", model)
             least, pinned = self._dice.pick((0, 0, 1, 2)), self._dice.chance(0.1)
-            zoned = self._dice.chance(0.3)
-            host.configure(model_text(model, context, zoned=zoned, least=least, pinned=pinned))
+            zoned, group = self._dice.chance(0.3), self._serving.group_of(model)
+            host.configure(model_text(model, context, zoned=zoned, least=least, pinned=pinned, group=group))
 
     def _remove_model(self) -> None:
         model = self._model()
@@ -82,7 +82,7 @@ class Storm(Trouble):
 
     def _add_again(self, model: str) -> None:
         if (host := self._host()) and self._serving.serving_claims.models[model].now is None:
-            host.configure(model_text(model))
+            host.configure(model_text(model, group=self._serving.group_of(model)))
 
     def _load(self) -> None:
         model = self._model()

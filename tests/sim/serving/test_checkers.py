@@ -1,6 +1,6 @@
 """The claims can fail: one decision is broken at a time, and a simulation notices, by the right claim."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -24,7 +24,8 @@ from remuda.scheduler.replica_goals import Goals
 from remuda.scheduler.worker_calls import AnswerMemory, AnswerVerdict, Lists
 from remuda.store import ops_attempts
 from remuda.store.ops_attempts import RequestHolder
-from tests.sim.serving.simulation import run_seed
+from tests.sim.serving.simulation import run_hour, run_seed
+from tests.sim.simulation import Outcome
 
 SEEDS_MOST = 20
 _routable, _build, _offered = table._routable, table.build, placement._out_of_the_question
@@ -92,6 +93,7 @@ class Break:
     instead: Mapping[str, Any]  # Whatever stands there, by its name.
     noticed_by: str
     first_seed: int = 0
+    live: Callable[[int], Outcome] = run_seed
 
 
 BREAKS = {
@@ -210,6 +212,9 @@ BREAKS = {
         "the_least_stays",
         first_seed=32,
     ),
+    "models that share a group are placed together": Break(
+        {"remuda.scheduler.facts.excludes": lambda *_: False}, "groups_are_kept_apart", live=run_hour
+    ),
     "what is idle stays": Break(
         {"remuda.scheduler.upkeep_rules.unloads_at": lambda *_: None}, "everything_settles", first_seed=1
     ),
@@ -222,5 +227,5 @@ def test_a_broken_decision_is_noticed(name: str, monkeypatch: pytest.MonkeyPatch
     for target, instead in broken.instead.items():
         monkeypatch.setattr(target, instead)
     seeds = range(broken.first_seed, broken.first_seed + SEEDS_MOST)
-    failures = (str(run_seed(seed).failure) for seed in seeds)
+    failures = (str(broken.live(seed).failure) for seed in seeds)
     assert any(failure.startswith(broken.noticed_by) for failure in failures)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from remuda.ops.commander import Timeouts
 from remuda.ops.model import StepPolicy
@@ -44,8 +44,23 @@ STORMY = Weather(
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How many there are of everything, and how long the storm lasts at least."""
+
+    machines: tuple[int, int] = (2, 5)
+    models: tuple[int, int] = (3, 5)
+    storm_s: float = 0.0
+    groups: bool = False  # Some models are never loaded on one node together.
+
+
+SMALL: Final = Size()
+AN_HOUR: Final = Size(machines=(20, 20), models=(12, 20), storm_s=3600.0, groups=True)
+
+
 @dataclass(slots=True)
 class ServingWorld(World):
+    size: Size = SMALL
     keep_alive: timedelta = timedelta(minutes=30)
     shared: bool = False  # All nodes have one folder of models.
     sizes: dict[str, int] = field(default_factory=dict)  # Of the files of models, on every node.
@@ -67,6 +82,10 @@ class ServingWorld(World):
     @property
     def nodes(self) -> "ServingRoster":
         return self.roster  # type: ignore[return-value]
+
+    def group_of(self, model: str) -> str:
+        """Every third model shares a group with every other third one."""
+        return "room" if self.size.groups and list(self.sizes).index(model) % 3 == 0 else ""
 
     def machine_of(self, address: str) -> "ServingWorker":
         return next(one for one in self.machines if address.startswith(f"{one.machine}:"))
