@@ -29,6 +29,7 @@ _TYPICAL_TOKENS: Final = 256  # Of an answer whose length is not bounded, until 
 _AWAY_S: Final = 3.0  # For so long the store may be late before frontends go by their parts.
 _UNKNOWN: Final = "the database did not say in time what is left of this key's limits"
 _SLOWLY: Final = 0.9
+_UNDER_WAY_S: Final = 1.0  # When a request will be over is not known.
 
 
 class LeaseStore(Protocol):
@@ -82,6 +83,7 @@ class Shares:
 class _KeyState:
     terms: KeyTerms
     shares: Shares
+    seen_at: datetime  # When a request last asked to be admitted.
     typical: float = _TYPICAL_TOKENS
     name: str = field(default="", kw_only=True)
 
@@ -127,12 +129,12 @@ class KeyLimits:
             state.typical = max(float(answer_tokens), _SLOWLY * state.typical)
 
     def standing(self, key_id: str) -> Sequence[LimitState]:
-        """How the limits of a key stand that clients are told of: one on requests, and one on tokens."""
+        """How the limits of a key stand that clients are told of, for a request that was just admitted or
+        refused: one on requests, and one on tokens."""
         state = self._keys.get(key_id)
         if state is None:
             return []
-        now = self._now()
-        return [_standing(_told(shares), now) for shares in state.shares.told]
+        return [_standing(_told(shares), state.seen_at) for shares in state.shares.told]
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         task_status.started()
@@ -205,7 +207,8 @@ class KeyLimits:
         state = self._keys.get(key.id)
         if state is None or state.terms is not key.terms:
             state = self._keys[key.id] = self._limited(key, state)
-        state.shares.at(self._now())
+        state.seen_at = now = self._now()
+        state.shares.at(now)
         return state
 
     def _limited(self, key: ApiKey, before: _KeyState | None) -> _KeyState:
@@ -216,7 +219,7 @@ class KeyLimits:
             shares.append(known.get(kind) or LimitShare(key.id, kind, limit, now))
             shares[-1].limited_to(limit)
         typical = float(_TYPICAL_TOKENS) if before is None else before.typical
-        return _KeyState(key.terms, Shares(shares), typical, name=key.name)
+        return _KeyState(key.terms, Shares(shares), now, typical, name=key.name)
 
     async def _when_leased(self, state: _KeyState, tokens: int) -> None:
         """Wait for the store, where it may have more than is known here: until enough is set aside."""
@@ -230,7 +233,8 @@ class KeyLimits:
             share.needed += cost
         try:
             while True:
-                shares.at(self._now())  # They may be no key's any more: it was edited meanwhile.
+                state.seen_at = now = self._now()
+                shares.at(now)  # They may be no key's any more: it was edited meanwhile.
                 if not (short := shares.short(tokens)):
                     return
                 left_s = deadline_s - self._clock.monotonic()
@@ -259,7 +263,7 @@ class KeyLimits:
 
 def _resets_in_s(share: LimitShare, now: datetime) -> float:
     if share.kind is LimitKind.CONCURRENT_REQUESTS:
-        return 1.0  # When a request will be over is not known.
+        return _UNDER_WAY_S
     return max((share.span.ends - now).total_seconds(), 0.0)
 
 
@@ -277,8 +281,11 @@ def _told(shares: Sequence[LimitShare]) -> LimitShare:
 
 
 def _standing(share: LimitShare, now: datetime) -> LimitState:
-    ends = now if share.span is ALWAYS else share.span.ends
-    return LimitState(share.of_requests, share.limit, share.remaining, _resets_in_s(share, now), ends)
+    ends = share.span.ends
+    if share.span is ALWAYS:
+        return LimitState(share.of_requests, share.limit, share.remaining, _UNDER_WAY_S, now)
+    left_s = (ends - now).total_seconds()
+    return LimitState(share.of_requests, share.limit, share.remaining, left_s if left_s > 0 else 0.0, ends)
 
 
 _PER: Final[Mapping[LimitKind, str]] = {
