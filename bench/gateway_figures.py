@@ -9,7 +9,7 @@ from typing import Final
 
 NAN: Final = float("nan")
 BASE_AIM_MB: Final = 120.0
-AIMS: Final = {"remuda-http": (5.0, 2.5), "remuda-grpc": (14.0, 4.5)}  # Times nginx: a request, a token.
+AIMS: Final = {"remuda-http": (4.0, 2.0), "remuda-grpc": (7.0, 2.0)}  # Times nginx: a request, a token.
 DIRECT, NGINX = "direct", "nginx"
 KEYED: Final = "remuda-keys"  # As remuda-http, but asks for keys.
 LIMITED: Final = "remuda-limits"  # As remuda-keys, with a key that has every limit.

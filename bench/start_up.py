@@ -3,7 +3,7 @@
     uv run --group dev python -m bench.start_up [--runs 5] [--idle 10]
 
 Prints seconds from the command to `healthy` in the API (fresh data folder each time), and proportional memory
-(PSS) per process after the idle time. Aims: under 5 s, under 250 MB in total.
+(PSS) per process after the idle time. Aims: under 3 s, under 180 MB in total.
 """
 
 import argparse
@@ -35,11 +35,11 @@ def main() -> None:
                 memory[kind(process)] += proportional_mib(process)
     print(
         f"healthy node after   median {statistics.median(seconds):.2f} s   worst {max(seconds):.2f} s   "
-        f"({given.runs} runs; aim < 5 s)"
+        f"({given.runs} runs; aim < 3 s)"
     )
     shares = "   ".join(f"{name} {mib * 2**20 / 1e6:.0f}" for name, mib in sorted(memory.items()))
     total = sum(memory.values())
-    print(f"idle memory          total {total * 2**20 / 1e6:.0f} MB   ({shares}; aim < 250 MB)")
+    print(f"idle memory          total {total * 2**20 / 1e6:.0f} MB   ({shares}; aim < 180 MB)")
 
 
 if __name__ == "__main__":
