@@ -25,6 +25,8 @@ _APIS: Final = (
 _OTHERS: Final = (
     ("/v1/messages/batches", "Anthropic's batch API"),
     ("/v1/complete", "Anthropic's older API"),
+    ("/v1/responses/input_tokens", "counting the tokens of a response (POST /v1/tokenize counts a chat's)"),
+    ("/v1/responses/compact", "compacting conversations of OpenAI's Responses API"),
     ("/v1/conversations", "OpenAI's Conversations API"),
     ("/v1/assistants", "OpenAI's Assistants API"),
     ("/v1/threads", "OpenAI's Assistants API"),

@@ -16,6 +16,7 @@ from remuda.router.loading import ModelUnknown
 from remuda.router.table import RoutedModel
 
 OWN_MODELS: Final = b"x-remuda-own-models"
+_LATEST: Final = ":latest"
 _HOSTS_KNOWN_MAX: Final = 256
 _NAME_CHARS_MAX: Final = 100  # Of one that is quoted.
 
@@ -96,8 +97,8 @@ class Admission:
 
     def model(self, name: str, key: ApiKey | None) -> RoutedModel:
         """The model of this name. ModelUnknown with similar names; Forbidden if the key is not for it."""
-        models = self._tables.now.models
-        entry = models.get(name)
+        name = self.meant(name)
+        entry = self._tables.now.models.get(name)
         if entry is not None and entry.config.alias:
             entry = self._target(name, entry.config.alias)
         if entry is None:
@@ -105,6 +106,13 @@ class Admission:
         if not self._allows(key, name, entry):
             raise Forbidden(f"the key {key.name if key else ''!r} is not for the model {name!r}")
         return entry
+
+    def meant(self, name: str) -> str:
+        """The name of the model: clients of Ollama, which take /v1 for Ollama's, write `latest` behind it."""
+        models = self._tables.now.models
+        if name not in models and name.endswith(_LATEST) and name.removesuffix(_LATEST) in models:
+            return name.removesuffix(_LATEST)
+        return name
 
     def _target(self, name: str, alias: str) -> RoutedModel:
         entry = self._tables.now.models.get(alias)

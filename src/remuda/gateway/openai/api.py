@@ -76,7 +76,7 @@ class OpenAiApi:
         listed = self._admission.listed(key, headers)
         if path == MODELS:
             return msgspec.json.encode(ModelList([_listed(name, listed[name]) for name in sorted(listed)]))
-        name = path.removeprefix(f"{MODELS}/")
+        name = self._admission.meant(path.removeprefix(f"{MODELS}/"))
         if name not in listed:
             raise self._admission.unknown(name, key)
         return msgspec.json.encode(_listed(name, listed[name]))

@@ -21,6 +21,7 @@ from remuda.gateway.responses.kept import QueryOf, input_page, shown
 from remuda.inference.stored_responses import StoredResponse
 
 _SHORT: Final = "/responses"
+_NOT_OFFERED: Final = frozenset({"input_tokens", "compact"})  # Where ids are elsewhere: no id is like them.
 _METHODS: Final[Mapping[str, tuple[str, ...]]] = {
     "": ("GET", "DELETE"),
     "input_items": ("GET",),
@@ -57,7 +58,7 @@ class ResponsesApi:
     async def _answer(self, method: str, path: str, query: QueryOf, key: ApiKey | None) -> bytes:
         allowed = _allowed(path)
         if not allowed:
-            raise NoSuchEndpoint(no_such_endpoint(path))
+            raise NoSuchEndpoint(no_such_endpoint(f"{PATH}{path.removeprefix('/v1').removeprefix(_SHORT)}"))
         if method not in allowed:
             raise WrongMethod(f"{method} does not work on this path; use {' or '.join(allowed)}")
         response_id, what = _parts(path)
@@ -104,6 +105,8 @@ def _allowed(path: str) -> tuple[str, ...]:
     if path in (PATH, _SHORT):
         return ("POST",)
     response_id, what = _parts(path)
+    if response_id in _NOT_OFFERED:
+        return ()
     return _METHODS.get(what, ()) if response_id else ()
 
 

@@ -81,3 +81,15 @@ async def test_apis_that_are_not_offered_are_named(client: httpx.AsyncClient, pa
     error = answer.json()["error"]
     assert (answer.status_code, error["code"]) == (404, "no_such_endpoint")
     assert f"OpenAI's {named} API is not offered here" in error["message"]
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/chat/completions"])
+async def test_latest_behind_a_name_is_the_model_of_this_name(
+    served: Gateway, client: httpx.AsyncClient, path: str
+) -> None:
+    asked = {"messages": [{"role": "user", "content": "hi"}]}
+    assert (await client.post(path, json=asked | {"model": "m:latest"})).status_code == 200
+    assert (await client.get("/v1/models/m:latest")).json()["id"] == "m"
+    missing = await client.post(path, json=asked | {"model": "nobody:latest"})
+    assert missing.status_code == 404
+    assert "'nobody:latest'" in missing.json()["error"]["message"]

@@ -244,3 +244,13 @@ async def test_there_is_a_limit_to_work_in_the_background(
     with pytest.raises(openai.RateLimitError, match="works on 1 responses"):
         await client.responses.create(model="m", input="hi", background=True)
     gated.gate.set()
+
+
+@pytest.mark.parametrize(
+    "path", ["/v1/responses/input_tokens", "/v1/responses/compact", "/responses/compact"]
+)
+async def test_what_is_not_offered_of_responses_says_so(http: httpx.AsyncClient, path: str) -> None:
+    answer = await http.post(path, json={"model": "m", "input": "hi"})
+    error = answer.json()["error"]
+    assert (answer.status_code, error["code"]) == (404, "no_such_endpoint")
+    assert "is not offered here" in error["message"]
