@@ -23,6 +23,7 @@ from remuda.inference.model import Request
 from remuda.inference.requests import ChatRequest, CompletionRequest, Part, TokenizeRequest
 from remuda.router.loading import Overloaded
 
+_WITH_GRAMMARS: Final = (ChatRequest, CompletionRequest)  # A union would be made anew for each request.
 _SIMPLE_BYTES_MAX: Final = 4 << 10  # No schema as short as this is too complex.
 
 
@@ -30,7 +31,7 @@ def check_complexity(request: Request | MediaRequest) -> Sliced[None]:
     """Invalid says what is too large, or nested too deeply."""
     if isinstance(request, TokenizeRequest) and isinstance(request.prompt, ChatRequest):
         request = request.prompt  # Engines make grammars of its tools here, too.
-    if not isinstance(request, ChatRequest | CompletionRequest):
+    if not isinstance(request, _WITH_GRAMMARS):
         return
     if request.grammar:
         with in_field("grammar"):
