@@ -29,6 +29,9 @@ class ModelServer:
     asked: list[dict[str, Any]] = field(default_factory=list)
     keys: list[str] = field(default_factory=list)  # As they came with each request of any kind.
     answering: int = 0
+    prompt_tokens_told: int = PROMPT_TOKENS
+    too_long: bool = False  # It says so of every prompt, as Anthropic does.
+    tokenized: list[dict[str, Any]] = field(default_factory=list)
     prompt_tokens: int = 0  # Of all that was answered, as a bill would have it.
     completion_tokens: int = 0
     url: str = ""
@@ -73,6 +76,12 @@ class ModelServer:
         finally:
             self.answering -= 1
 
+    async def tokenize(self, request: web.Request) -> web.Response:
+        body = json.loads(await request.read())
+        kept = {name: body[name] for name in ("model", "content", "prompt") if name in body}
+        self.tokenized.append(kept)
+        return web.json_response({"tokens": [1, 2], "count": 2})
+
     async def message(self, request: web.Request) -> web.StreamResponse:
         """Anthropic's. It demands what that API demands."""
         assert request.headers["anthropic-version"] == "2023-06-01"
@@ -84,6 +93,10 @@ class ModelServer:
             return web.json_response(error, status=401)
         body = json.loads(await request.read())
         self.asked.append(body)
+        if self.too_long:
+            words_of_it = "prompt is too long: 20011 tokens > 4096 maximum"
+            refused = {"type": "error", "error": {"type": "invalid_request_error", "message": words_of_it}}
+            return web.json_response(refused, status=400)
         words = [f"w{n} " for n in range(min(body["max_tokens"], self.words))]
         usage = {"input_tokens": PROMPT_TOKENS, "output_tokens": len(words)}
         if not body.get("stream"):
@@ -110,12 +123,12 @@ class ModelServer:
     async def _answered(self, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
         limit = body.get("max_completion_tokens") or body.get("max_tokens") or self.words
         words = [f"w{n} " for n in range(min(limit, self.words))]
-        self.prompt_tokens += PROMPT_TOKENS
+        self.prompt_tokens += self.prompt_tokens_told
         self.completion_tokens += len(words)
         usage = {
-            "prompt_tokens": PROMPT_TOKENS,
+            "prompt_tokens": self.prompt_tokens_told,
             "completion_tokens": len(words),
-            "total_tokens": PROMPT_TOKENS + len(words),
+            "total_tokens": self.prompt_tokens_told + len(words),
         }
         if not body.get("stream"):
             message = {"role": "assistant", "content": "".join(words)}
@@ -167,6 +180,7 @@ async def model_server(
     app.router.add_get("/api/version", script.version)
     app.router.add_get("/api/tags", script.tags)
     app.router.add_get("/v1/models", script.models)
+    app.router.add_post("/tokenize", script.tokenize)
     app.router.add_post("/v1/messages", script.message)
     app.router.add_post("/v1/chat/completions", script.chat)
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)

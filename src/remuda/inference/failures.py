@@ -93,7 +93,8 @@ class Unaffordable(UpstreamFailed):
 _CONTEXT: Final = re.compile(
     r"exceeds? (?:the )?(?:available |maximum |model's )*context"
     r"|context (?:size|length|window) (?:has been )?exceeded"
-    r"|maximum context length is|too large to process|exceed_context_size",
+    r"|maximum context length is|too large to process|exceed_context_size"
+    r"|prompt is too long|tokens do not fit the context",
     re.IGNORECASE,
 )
 _INPUT: Final = re.compile(
@@ -107,6 +108,7 @@ _ASKED_AND_TAKEN: Final = re.compile(r"\((\d+) tokens\).*\((\d+) tokens\)", re.D
 _TAKEN_AND_ASKED: Final = re.compile(
     r"maximum context length is (\d+) tokens.*(?:requested|resulted in) (\d+) tokens", re.DOTALL
 )
+_ASKED_THEN_TAKEN: Final = re.compile(r"(\d+) tokens (?:> |do not fit the context of )(\d+)")
 _PROJECTORS: Final = {
     "image": ("images", "a vision"),
     "audio": ("audio", "an audio"),
@@ -127,7 +129,7 @@ def clients_fault(words: str, model: str, message: str) -> UpstreamFailed | None
 
 def _too_many(words: str) -> str:
     """How many tokens there are, and how many the model takes; empty: the words do not say."""
-    if found := _ASKED_AND_TAKEN.search(words):
+    if (found := _ASKED_AND_TAKEN.search(words)) or (found := _ASKED_THEN_TAKEN.search(words)):
         requested, taken = found[1], found[2]
     elif found := _TAKEN_AND_ASKED.search(words):
         taken, requested = found[1], found[2]

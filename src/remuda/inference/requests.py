@@ -190,6 +190,21 @@ def answer_count(request: ChatRequest | CompletionRequest) -> int:
     return each if tokens else each * max(len(request.prompt), 1)
 
 
+def media_of(chat: ChatRequest) -> tuple[int, int]:
+    """How many images and recordings it has, and how many bytes of it these are."""
+    count, size = 0, 0
+    for message in chat.messages:
+        for part in message.content if isinstance(message.content, list) else ():
+            if part.type != "text":
+                count += 1
+                size += sum(len(bytes(one)) for one in _media_in(part) if one is not NULL)
+    return count, size
+
+
+def _media_in(part: Part) -> tuple[Raw, ...]:
+    return part.image_url, part.input_audio, part.video_url, part.audio_url
+
+
 def openai_json(request: Struct) -> bytes:
     """The request as OpenAI's API has it, for servers that speak it: without fields that it does not have, as
     not every server takes null for them."""

@@ -4,7 +4,7 @@ frontend explains any request.
 
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Final
 
 import anyio
@@ -73,12 +73,13 @@ class DecisionLog:
         return self._by_id.get(request_id)
 
 
-def explained(frontend: str, one: RoutingDecision, clock: Clock) -> RequestExplanation:
+def explained(frontend: str, one: RoutingDecision, zero: datetime) -> RequestExplanation:
+    """`zero` is when the clock that never goes back read 0."""
     route, first_s = one.route, one.first_token_s
     return RequestExplanation(
         request_id=one.request_id,
         frontend=frontend,
-        at=clock.now() - timedelta(seconds=clock.monotonic() - one.ended_s),
+        at=zero + timedelta(seconds=one.ended_s),
         model=one.model,
         caller=one.caller,
         status=one.status,
@@ -126,7 +127,7 @@ class Explanations:
         self._frontend = frontend
         self._log = log
         self._alive = alive
-        self._clock = clock
+        self._zero = clock.now() - timedelta(seconds=clock.monotonic())
         self._answered_s = answered_s
         self._wanted = FrontendSubject(bus, subjects.DECISIONS_WANTED, frontend, DecisionWanted)
         self._told = FrontendSubject(bus, subjects.DECISIONS_TOLD, frontend, DecisionTold)
@@ -138,7 +139,7 @@ class Explanations:
         """None: no frontend that answered knows it. Raises what `alive` raises."""
         own = self._log.find(request_id)
         if own is not None:
-            return explained(self._frontend, own, self._clock)
+            return explained(self._frontend, own, self._zero)
         others = set(await self._alive()) - {self._frontend}
         if not others:
             return None
@@ -177,7 +178,7 @@ class Explanations:
     async def _tell(self, message: DecisionWanted) -> None:
         try:
             own = self._log.find(message.request_id)
-            found = None if own is None else explained(self._frontend, own, self._clock)
+            found = None if own is None else explained(self._frontend, own, self._zero)
             told = DecisionTold(
                 frontend=self._frontend, to=message.frontend, request_id=message.request_id, found=found
             )

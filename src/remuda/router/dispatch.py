@@ -12,7 +12,7 @@ from msgspec import Struct, structs
 from remuda.core.clock import Clock
 from remuda.core.errors import NoCapacity, RemudaError
 from remuda.inference.answers import AnswerSink
-from remuda.inference.failures import Unaffordable, UpstreamFailed
+from remuda.inference.failures import RateLimited, Unaffordable, UpstreamFailed
 from remuda.inference.model import WITH_FILES, InferenceCall, Upstreams
 from remuda.models.config import PREFIX_CACHE
 from remuda.router.chooser import ReplicaChooser
@@ -211,6 +211,8 @@ class RequestDispatcher:
         """Whether there is a replica to try, or will be one because all that failed are gone."""
         if self._open_to(model, routing) or self._overflow(model, routing) is not None:
             return True
+        if isinstance(routing.failures[-1], RateLimited | Unaffordable):
+            return False  # It is well, and will not do it now.
         failed = routing.tried[-1].node_name
         await meanwhile(LoadStatus(model, waits_for=f"{failed}: {routing.failures[-1].message}"))
         well = [route for route in routing.tried if not await self._loading.gone(route)]

@@ -72,6 +72,7 @@ class RoutedModel:
     overflow: tuple[Route, ...] = ()
     ours: bool = True
     absence: str = ""
+    unpriced: bool = False  # A server that is paid for has it, and nobody has said what it costs.
 
 
 @dataclass(frozen=True, slots=True)

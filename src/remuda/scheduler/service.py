@@ -294,6 +294,7 @@ class Models:
         if (
             config.disabled
             or config.alias
+            or _only_elsewhere(config)
             or any(row.key.model == config.id for row in await self.replicas())
         ):
             return NO_PROBLEM
@@ -307,7 +308,10 @@ class Models:
     async def nowhere(self, model: Catalogued) -> str:
         """A warning where no node could take it, whatever is loaded of it now; empty: one could."""
         refused = await self._placer.why_nowhere(model)
-        if refused is None or refused.waiting_helps or model.config.disabled or model.config.alias:
+        config = model.config
+        if refused is None or refused.waiting_helps or config.disabled or config.alias:
+            return ""
+        if _only_elsewhere(config):
             return ""
         return _nowhere(model.config.id, refused)
 
@@ -382,6 +386,11 @@ def _reported(node: Node) -> Sequence[RunningReplica]:
 
 def _why(step: Step) -> str:
     return step.reason if step.problem is None else step.problem.message
+
+
+def _only_elsewhere(config: ModelConfig) -> bool:
+    """It is a name for models on servers that run without us: no node is meant to have it."""
+    return bool(config.upstreams) and not config.file and not config.backend
 
 
 def _nowhere(model: str, refused: Unplaceable) -> str:

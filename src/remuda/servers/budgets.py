@@ -18,6 +18,7 @@ from remuda.inference.requests import (
     EmbeddingRequest,
     RerankRequest,
     answer_count,
+    media_of,
 )
 
 _TOKENS_BESIDE: Final = 1024  # Of a prompt: what a chat's template puts around the messages.
@@ -49,10 +50,11 @@ def tokens_limit(request: Request | MediaRequest, default: int) -> int | None:
 
 def prompt_tokens_max(call: InferenceCall) -> int:
     """A token has at least one byte, so a prompt has no more tokens than its request has bytes; but for
-    media, and for what the server adds."""
+    media, whose bytes are no text, and for what the server adds."""
     request = call.request
     prompts = len(request.prompt) if isinstance(request, CompletionRequest) and _many(request.prompt) else 1
-    return len(call.body) + _TOKENS_BESIDE * prompts + _TOKENS_OF_MEDIA * _media(request)
+    count, size = media_of(request) if isinstance(request, ChatRequest) else (0, 0)
+    return max(len(call.body) - size, 0) + _TOKENS_BESIDE * prompts + _TOKENS_OF_MEDIA * count
 
 
 def cost_max(call: InferenceCall, price: TokenPrice, answer_tokens: int) -> Money:
@@ -61,13 +63,6 @@ def cost_max(call: InferenceCall, price: TokenPrice, answer_tokens: int) -> Mone
 
 def _many(prompt: str | Sequence[object]) -> bool:
     return not isinstance(prompt, str)
-
-
-def _media(request: Request | MediaRequest) -> int:
-    if not isinstance(request, ChatRequest):
-        return 0
-    contents = (message.content for message in request.messages)
-    return sum(part.type != "text" for content in contents if isinstance(content, list) for part in content)
 
 
 class Purse:
@@ -98,8 +93,9 @@ class Purse:
         self.spent += cost
 
     def give_back(self) -> Money:
-        """All that is free, which is this frontend's no more."""
-        free = max(self.free, 0)
+        """All that is free, which is this frontend's no more. Less than nothing, when a server has taken more
+        than it was asked for: that is taken, too."""
+        free = self.free
         self.taken -= free
         return free
 

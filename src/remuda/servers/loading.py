@@ -3,7 +3,7 @@
 from typing import Final
 
 from remuda.core.errors import NoCapacity
-from remuda.inference.failures import UpstreamFailed
+from remuda.inference.failures import Unaffordable, UpstreamFailed
 from remuda.router.live_table import Tables
 from remuda.router.loading import Loading, Meanwhile
 from remuda.router.table import Route
@@ -29,6 +29,8 @@ class LoadingOrServers:
 
     async def bring(self, model: str, wait_s: float | None, meanwhile: Meanwhile) -> None:
         entry = self._tables.now.models.get(model)
+        if entry is not None and entry.unpriced:
+            raise Unaffordable(entry.absence, status=400)
         if entry is not None and not entry.ours:
             raise ServerAbsent(entry.absence or f"no server that has {model} answers just now")
         await self._ours.bring(model, wait_s, meanwhile)

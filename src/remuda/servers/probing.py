@@ -112,8 +112,8 @@ class Prober:
             raise TooSlow(f"it did not answer within {self._answer_s:g} s") from None
         except aiohttp.ClientConnectorError as error:
             failed = error.os_error  # Of several addresses the words are Python's.
-            known = failed.errno is not None and failed.errno > 0
-            words = os.strerror(failed.errno) if known and failed.errno else str(failed)
+            plain = failed.errno and failed.errno > 0 and not isinstance(failed, ssl.SSLError)
+            words = os.strerror(failed.errno) if plain and failed.errno else str(failed)
             raise ServerUnusable(f"{url.address} cannot be reached: {words}") from None
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise ServerUnusable(f"it does not answer as a web server does: {error}"[:300]) from None

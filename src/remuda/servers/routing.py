@@ -43,7 +43,10 @@ def _entry(one: AdoptedServer, model: str) -> RoutedModel:
     place = _place(one, model)
     routes = () if place.route is None else (place.route,)
     config = _config(model_name(one.server.name, model))
-    return RoutedModel(config, routes, listed=bool(routes), ours=False, absence=place.reason)
+    unpriced = one.condition.up and place.route is None
+    return RoutedModel(
+        config, routes, listed=bool(routes), ours=False, absence=place.reason, unpriced=unpriced
+    )
 
 
 def _overflowing(entry: RoutedModel, servers: Mapping[str, AdoptedServer]) -> RoutedModel:

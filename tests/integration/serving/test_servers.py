@@ -301,7 +301,7 @@ async def test_a_paid_request_needs_a_price_and_a_limit(frontend: LiveFrontend, 
     assert (reply.status_code, refusal(reply)["code"]) == (400, "insufficient_quota")
     assert "--max-tokens" in refusal(reply)["message"]
     reply = await ask(frontend, "paid/large", max_tokens=5)
-    assert reply.status_code == 503
+    assert (reply.status_code, refusal(reply)["code"]) == (400, "insufficient_quota")
     assert "large has no price on the server paid" in refusal(reply)["message"]
     assert nas.asked == []
     assert (await ask(frontend, "paid/small", max_tokens=5)).status_code == 200
@@ -314,6 +314,67 @@ async def test_a_paid_request_needs_a_price_and_a_limit(frontend: LiveFrontend, 
     millionths = nas.prompt_tokens + 2 * nas.completion_tokens
     state = await shown(frontend, "paid")
     assert Decimal(state["spent"]) == Decimal(millionths).scaleb(-6)
+
+
+async def test_a_server_that_takes_more_than_it_was_asked_for_is_asked_no_more(tmp_path: Path) -> None:
+    """Also after what was taken of the budget was given back: here, by a frontend that stops."""
+    script = ModelServer(prompt_tokens_told=1_000_000)
+    async with model_server(script) as greedy:
+        for turn in range(2):
+            async with live_frontend(tmp_path) as frontend:
+                if not turn:
+                    await adopt(frontend, greedy, "greedy", prices={"*": "1/1"}, budget="0.5")
+                await wait_until(partial(_knows, frontend, "greedy/small"))
+                reply = await ask(frontend, "greedy/small", max_tokens=5)
+                assert reply.status_code == (429 if turn else 200), reply.text
+                if turn:
+                    assert reply.headers["x-should-retry"] == "false"
+                    assert "retry-after" not in reply.headers
+        assert len(greedy.asked) == 1
+
+
+async def test_a_server_that_fails_or_is_asked_too_often_leaves_the_request_to_the_next(
+    frontend: LiveFrontend,
+) -> None:
+    async with model_server() as failing, model_server() as well:
+        await adopt(frontend, failing, "failing")
+        await adopt(frontend, well, "well")
+        config = "name: chain\nupstreams: [failing/small, well/small]\n"
+        added = await frontend.admin.post("/api/models", json={"config": config})
+        assert added.status_code == 201
+        assert "no node can take" not in added.text
+        failing.status = 500
+        assert (await ask(frontend, "chain")).status_code == 200
+        await wait_until(partial(_listed, frontend, "failing/small"))
+        failing.status, failing.headers = 429, {"Retry-After": "7.5"}
+        reply = await ask(frontend, "failing/small")
+        assert (reply.status_code, reply.headers["retry-after"]) == (429, "8")
+        assert len(failing.asked) == 2, "it is not asked again for the same request"
+
+
+async def _listed(frontend: LiveFrontend, model: str) -> bool:
+    found = await shown(frontend, model.partition("/")[0])
+    return bool(found["up"])
+
+
+async def test_a_pictures_bytes_are_no_words(frontend: LiveFrontend, nas: ModelServer) -> None:
+    await adopt(frontend, nas, "seer", prices={"*": "10/10"}, budget="1")
+    picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 600_000}}
+    messages = [{"role": "user", "content": [picture, {"type": "text", "text": "What is it?"}]}]
+    body = {"model": "seer/small", "messages": messages, "max_tokens": 5}
+    assert (await frontend.anyone.post("/v1/chat/completions", json=body)).status_code == 200
+
+
+async def test_an_adopted_fleet_counts_tokens_and_tells_of_too_long_a_prompt(
+    frontend: LiveFrontend, nas: ModelServer
+) -> None:
+    await adopt(frontend, nas, "counter")
+    await frontend.anyone.post("/v1/tokenize", json={"model": "counter/small", "prompt": "a b"})
+    assert nas.tokenized == [{"model": "small", "content": "a b", "prompt": "a b"}]
+    await adopt(frontend, nas, "claude", kind="anthropic")
+    nas.too_long = True
+    reply = await ask(frontend, "claude/small")
+    assert (reply.status_code, refusal(reply)["code"]) == (400, "context_length_exceeded")
 
 
 @asynccontextmanager

@@ -73,7 +73,6 @@ class FrontendSettings(SourceSettings):
             "Replicas declared at the start, for models for which nothing is declared yet.",
             forms.JSON,
             aliases=("LOCALAI_MODEL_SCHEDULING",),
-            hidden=True,
         ),
     ] = ()
     model_scheduling_config: Annotated[
@@ -82,7 +81,6 @@ class FrontendSettings(SourceSettings):
             "YAML file with such declarations.",
             forms.FILE,
             aliases=("LOCALAI_MODEL_SCHEDULING_CONFIG",),
-            hidden=True,
         ),
     ] = None
     auto_approve: Annotated[

@@ -10,11 +10,18 @@ from remuda.accounts.limiter import KeyLimits
 from remuda.accounts.usage import UsageCounter
 from remuda.gateway.client_response import ClientResponse
 from remuda.inference.model import InferenceCall
-from remuda.inference.requests import ChatRequest, CompletionRequest, EmbeddingRequest, RerankRequest
+from remuda.inference.requests import (
+    ChatRequest,
+    CompletionRequest,
+    EmbeddingRequest,
+    RerankRequest,
+    media_of,
+)
 
 _WITH_TOKENS: Final = (ChatRequest, CompletionRequest)  # Tuples: a union is made anew each time it is named.
 _WITH_PROMPTS: Final = (*_WITH_TOKENS, EmbeddingRequest, RerankRequest)
 _BYTES_PER_TOKEN: Final = 4
+_TOKENS_OF_MEDIA: Final = 1000  # Of an image or a recording, about: their bytes tell nothing.
 _PROMPT_TOKENS_MAX: Final = 1 << 17  # Pictures are in bodies, too, and are no text: only so much is believed.
 
 
@@ -59,8 +66,11 @@ def _prompt_tokens(call: InferenceCall, body_bytes: int) -> int:
     """As estimated: the model alone could count them."""
     if not isinstance(call.request, _WITH_PROMPTS):
         return 0
-    most = call.context or _PROMPT_TOKENS_MAX
-    return min(-(-body_bytes // _BYTES_PER_TOKEN), most)
+    most, media_tokens = call.context or _PROMPT_TOKENS_MAX, 0
+    if isinstance(call.request, ChatRequest):
+        count, size = media_of(call.request)
+        body_bytes, media_tokens = max(body_bytes - size, 0), count * _TOKENS_OF_MEDIA
+    return min(-(-body_bytes // _BYTES_PER_TOKEN) + media_tokens, most)
 
 
 def _answer_tokens(call: InferenceCall) -> int | None:

@@ -37,6 +37,8 @@ def tokenize_request(body: bytes, choices: Choices) -> TokenizeRequest:
     known = decoded(_BODY, body, choices)
     given = {"content": known.content, "prompt": known.prompt, "messages": _given(known.messages)}
     names = [name for name, value in given.items() if value is not None]
+    if names == ["content", "prompt"] and known.content == known.prompt:  # For whichever server it is.
+        return TokenizeRequest(model=known.model, prompt=known.prompt or "")
     if len(names) != 1:
         also = f", not {' and '.join(names)}" if names else ""
         raise InvalidField(f"one of content, prompt and messages says what to tokenize{also}", "content")

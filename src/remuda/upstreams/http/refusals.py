@@ -97,9 +97,12 @@ def server_failure(
         )
     if status == 429:
         return RateLimited(f"the server {server} is asked too often: {words}", _retry_after(headers))
-    if status in (502, 504, 529):
+    if status in (502, 503, 504, 529):
         return UpstreamFailed(Fault.BROKE, f"the server {server} cannot answer now: {words}", status=503)
-    return failure(status, b"", body)
+    own = failure(status, b"", body)
+    if status >= 500 and own is not None and own.fault is Fault.FAILED:  # Another server may do better.
+        return UpstreamFailed(Fault.BROKE, f"the server {server} failed: {words}")
+    return own
 
 
 def _retry_after(headers: Mapping[bytes, bytes]) -> float:

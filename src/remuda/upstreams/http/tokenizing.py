@@ -36,8 +36,10 @@ _counted: Final = msgspec.json.Decoder(_Counted)
 _templated: Final = msgspec.json.Decoder(_Templated)
 
 
-async def tokens_of(ask: AskServer, call: InferenceCall, request: TokenizeRequest) -> Tokens:
-    """RequestUnsupported by a server that counts no tokens."""
+async def tokens_of(ask: AskServer, call: InferenceCall, request: TokenizeRequest, model: str = "") -> Tokens:
+    """RequestUnsupported by a server that counts no tokens. `model`: what it calls the model there."""
+    if model:
+        call = msgspec.structs.replace(call, model=call.model.model_copy(update={"name": model}))
     try:
         if isinstance(request.prompt, str):
             return await _of_text(ask, call, request.prompt, special=False)

@@ -188,7 +188,7 @@ class HttpUpstream:
     async def serve(self, call: InferenceCall, sink: AnswerSink) -> None:
         """As inference.model.Upstream has it."""
         if isinstance(call.request, TokenizeRequest):
-            await sink.tokens(await tokens_of(self._ask, call, call.request))
+            await sink.tokens(await tokens_of(self._ask, call, call.request, self._endpoint.model))
             return
         if call.kind not in self._heads:
             raise RequestUnsupported(

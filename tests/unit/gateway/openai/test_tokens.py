@@ -40,7 +40,7 @@ def test_a_chat_is_counted_with_its_tools() -> None:
     ("members", "param"),
     [
         ({}, "content"),
-        ({"content": "a", "prompt": "a"}, "content"),
+        ({"content": "a", "prompt": "b"}, "content"),
         ({"prompt": "a", "messages": HI}, "content"),
         ({"prompt": 3}, "prompt"),
         ({"messages": []}, "messages"),
