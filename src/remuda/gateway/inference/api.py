@@ -25,7 +25,7 @@ from remuda.gateway.client_response import CLIENT_GONE, ClientGone, ClientRespon
 from remuda.gateway.cross_origin import HEADERS
 from remuda.gateway.inference.admission import Admission
 from remuda.gateway.inference.bodies import Bodies, check_complexity, parsed
-from remuda.gateway.inference.charges import charge, note, settle
+from remuda.gateway.inference.charges import CHARGE, charge, note, settle
 from remuda.gateway.inference.claims import AVOID, PREFER, claim_of, hints_in, session_of
 from remuda.gateway.inference.endpoint import (
     ApiEndpoint,
@@ -42,7 +42,8 @@ from remuda.gateway.server import line_of
 from remuda.gateway.services import Inference
 from remuda.inference.answers import AnswerSink
 from remuda.inference.large_bodies import CHEAP_BYTES_MAX, Slicer
-from remuda.inference.model import InferenceCall, RequestKind
+from remuda.inference.media_requests import MediaRequest
+from remuda.inference.model import InferenceCall, Request, RequestKind
 from remuda.inference.requests import CompletionRequest
 from remuda.models.config import SESSION
 from remuda.router.loading import ModelUnknown
@@ -97,6 +98,7 @@ class InferenceHandler:
         )
         if (told := scope.get(HEADERS)) is not None:
             response.added = told
+        response.charge = scope.get(CHARGE)
         self._running.began(response)
         if line is not None:
             line.when_lost = response.leave
@@ -189,9 +191,21 @@ class InferenceHandler:
         response.stream = call.stream
         if entry.config.route_policy == SESSION:
             response.routing.session = session_of(request.headers, known.request, key)
-        if self._limits is not None and key is not None and key.terms.limited:
-            await charge(self._limits, key, call, max(len(body), len(written)), response)
+        await self.set_aside(call.request, call.context, max(len(body), len(written)), key, response)
         return call, known.sink(call, response, self._slicer)
+
+    async def set_aside(
+        self,
+        request: Request | MediaRequest,
+        context: int | None,
+        body_bytes: int,
+        key: ApiKey | None,
+        response: ClientResponse,
+    ) -> None:
+        """What the request may take of its key's limits, unless it was before. LimitReached: it may not."""
+        if self._limits is None or key is None or not key.terms.limited or response.charge is not None:
+            return
+        await charge(self._limits, key, request, context, body_bytes, response)
 
     def _caller(self, request: IncomingRequest) -> ApiKey | None:
         """Whose request it is, with what key and headers say of where it is to go."""

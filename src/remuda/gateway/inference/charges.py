@@ -9,7 +9,8 @@ from remuda.accounts.keys import ApiKey
 from remuda.accounts.limiter import KeyLimits
 from remuda.accounts.usage import UsageCounter
 from remuda.gateway.client_response import ClientResponse
-from remuda.inference.model import InferenceCall
+from remuda.inference.media_requests import MediaRequest
+from remuda.inference.model import Request
 from remuda.inference.requests import (
     ChatRequest,
     CompletionRequest,
@@ -25,12 +26,21 @@ _TOKENS_OF_MEDIA: Final = 1000  # Of an image or a recording, about: their bytes
 _PROMPT_TOKENS_MAX: Final = 1 << 17  # Pictures are in bodies, too, and are no text: only so much is believed.
 
 
+CHARGE: Final = "remuda.charge"  # Of a request's scope: what was set aside for it before.
+
+
 async def charge(
-    limits: KeyLimits, key: ApiKey, call: InferenceCall, body_bytes: int, response: ClientResponse
+    limits: KeyLimits,
+    key: ApiKey,
+    request: Request | MediaRequest,
+    context: int | None,
+    body_bytes: int,
+    response: ClientResponse,
 ) -> None:
     """Set aside what the request may take. LimitReached where its key may not."""
     try:
-        response.charge = await limits.admit(key, _prompt_tokens(call, body_bytes), _answer_tokens(call))
+        prompt = _prompt_tokens(request, context, body_bytes)
+        response.charge = await limits.admit(key, prompt, _answer_tokens(request))
     finally:
         response.limits = limits.standing(key.id)
 
@@ -62,20 +72,19 @@ def note(usage: UsageCounter, response: ClientResponse, ended_at: datetime) -> N
     )
 
 
-def _prompt_tokens(call: InferenceCall, body_bytes: int) -> int:
+def _prompt_tokens(request: Request | MediaRequest, context: int | None, body_bytes: int) -> int:
     """As estimated: the model alone could count them."""
-    if not isinstance(call.request, _WITH_PROMPTS):
+    if not isinstance(request, _WITH_PROMPTS):
         return 0
-    most, media_tokens = call.context or _PROMPT_TOKENS_MAX, 0
-    if isinstance(call.request, ChatRequest):
-        count, size = media_of(call.request)
+    most, media_tokens = context or _PROMPT_TOKENS_MAX, 0
+    if isinstance(request, ChatRequest):
+        count, size = media_of(request)
         body_bytes, media_tokens = max(body_bytes - size, 0), count * _TOKENS_OF_MEDIA
     return min(-(-body_bytes // _BYTES_PER_TOKEN) + media_tokens, most)
 
 
-def _answer_tokens(call: InferenceCall) -> int | None:
+def _answer_tokens(request: Request | MediaRequest) -> int | None:
     """The most that the answers may have; None: as many as the model likes."""
-    request = call.request
     if not isinstance(request, _WITH_TOKENS):
         return 0
     bound = request.max_tokens

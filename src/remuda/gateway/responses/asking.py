@@ -10,15 +10,17 @@ from typing import Final
 import anyio
 import msgspec
 from anyio.lowlevel import checkpoint
-from starlette.types import Message
+from starlette.types import Message, Scope
 
 from remuda.accounts.keys import ApiKey
+from remuda.accounts.limiter import Charge
 from remuda.core import limits
 from remuda.core.clock import Clock
 from remuda.core.entropy import Entropy
 from remuda.core.errors import TooLarge
 from remuda.gateway.inference.api import InferenceHandler
 from remuda.gateway.inference.body_errors import InvalidField
+from remuda.gateway.inference.charges import CHARGE
 from remuda.gateway.inference.endpoint import HeaderMap, IncomingRequest, ParsedRequest, ReadyAnswer
 from remuda.gateway.openai.errors import ErrorAnswer
 from remuda.gateway.responses.bodies import GIVEN, Item
@@ -33,6 +35,7 @@ from remuda.inference.stored_responses import KEPT_BYTES_MAX, StoredResponse
 
 _FAILED: Final = "server_error"  # OpenAI has few codes for this.
 _LIMITED: Final = "rate_limit_exceeded"
+_LIMITS: Final = frozenset({_LIMITED, "insufficient_quota"})
 _STOPPED: Final = "the frontend that worked on it was stopped; ask again"
 _error: Final = msgspec.json.Decoder(ErrorAnswer)
 
@@ -82,7 +85,9 @@ class ResponseDesk:
         draft = drafted(head, owner, asked.model, asked.previous_response_id, written)
         ids = [one.id for one in chain]
         if asked.background:
-            return await self._in_background(known, draft, ids, request.headers)
+            written_bytes = max(len(body), len(known.openai_body(body)))
+            await self._handler.set_aside(chat, None, written_bytes, key, request.response)
+            return await self._in_background(known, draft, ids, request)
         return msgspec.structs.replace(known, keep=partial(self._keep, draft, ids))
 
     async def _keep(self, draft: StoredResponse, chain: Sequence[str], result: ResponseResult) -> bool:
@@ -90,16 +95,23 @@ class ResponseDesk:
         return whole.kept_bytes <= KEPT_BYTES_MAX and await self._keeper.keep(whole, chain)
 
     async def _in_background(
-        self, known: ResponsesRequest, draft: StoredResponse, chain: Sequence[str], headers: HeaderMap
+        self, known: ResponsesRequest, draft: StoredResponse, chain: Sequence[str], request: IncomingRequest
     ) -> ReadyAnswer:
         self._keeper.check_room()
         await self._keeper.store.add(draft, chain)
-        work = partial(self._work, known, draft, headers)
+        asked = request.response
+        charge, asked.charge = asked.charge, None  # The work's now, and settled with it.
+        work = partial(self._work, known, draft, request.headers, charge)
         self._keeper.start(BackgroundWork(draft.id, work, _failed(draft, error_object(_FAILED, _STOPPED))))
         return ReadyAnswer(shown(draft))
 
     async def _work(
-        self, known: ResponsesRequest, draft: StoredResponse, headers: HeaderMap, one: BackgroundWork
+        self,
+        known: ResponsesRequest,
+        draft: StoredResponse,
+        headers: HeaderMap,
+        charge: Charge | None,
+        one: BackgroundWork,
     ) -> StoredResponse | None:
         """Asked as by a client that waits for the whole answer, and leaves when the work is to stop."""
         written = list[StoredResponse]()
@@ -111,7 +123,8 @@ class ResponseDesk:
         client = _WaitingClient(one.stopped)
         kept = msgspec.structs.replace(known, keep=keep)
         endpoint = replace(ENDPOINT, parse=lambda body: kept)
-        scope = {"type": "http", "method": "POST", "path": PATH, "headers": list(headers.items())}
+        asked = {"type": "http", "method": "POST", "path": PATH, "headers": list(headers.items())}
+        scope: Scope = {**asked, CHARGE: charge}
         await self._handler(endpoint, scope, client.receive, client.send)
         return written[0] if written else _failed(draft, client.refusal())
 
@@ -159,4 +172,5 @@ class _WaitingClient:
             told = _error.decode(self._answer).error
         except msgspec.DecodeError:
             return error_object(_FAILED, _STOPPED)
-        return error_object(_LIMITED if told.type == "rate_limit_error" else _FAILED, told.message)
+        limited = told.type == "rate_limit_error" or told.code in _LIMITS
+        return error_object(_LIMITED if limited else _FAILED, told.message)

@@ -11,6 +11,7 @@ import pytest
 from openai import AsyncOpenAI
 
 from remuda.accounts.keys import KeyScope
+from remuda.accounts.terms import KeyTerms
 from remuda.core.errors import StoreUnusable
 from remuda.inference.answers import AnswerSink
 from remuda.inference.failures import Fault, UpstreamFailed
@@ -254,3 +255,39 @@ async def test_what_is_not_offered_of_responses_says_so(http: httpx.AsyncClient,
     error = answer.json()["error"]
     assert (answer.status_code, error["code"]) == (404, "no_such_endpoint")
     assert "is not offered here" in error["message"]
+
+
+async def test_a_key_over_its_limits_is_told_at_once_and_pays_for_work_once(database: Database) -> None:
+    """Nine requests: a minute may begin in between, and four of one minute are refused at least."""
+    async with keeping(database, keys_required=True) as served:
+        secret, _ = await served.keyring.create(
+            "app", KeyScope.INFERENCE, terms=KeyTerms(requests_per_minute=2)
+        )
+        async with client_of(served, secret) as client:
+            made, refused = [], []
+            for _ in range(9):
+                try:
+                    made.append(await client.responses.create(model="m", input="hi", background=True))
+                except openai.RateLimitError as error:
+                    refused.append(error)
+            assert len(made) in (2, 4)
+            assert {error.code for error in refused} == {"rate_limit_exceeded"}
+            assert all(int(error.response.headers["retry-after"]) >= 1 for error in refused)
+            for response in made:
+                assert (await ended(client, response.id)).status == "completed"
+
+
+async def test_work_in_the_background_is_under_way_until_it_ends(database: Database) -> None:
+    async with keeping(database, keys_required=True) as served:
+        gated = served.upstreams.typed = Gated()
+        terms = KeyTerms(concurrent_requests=1)
+        secret, _ = await served.keyring.create("app", KeyScope.INFERENCE, terms=terms)
+        async with client_of(served, secret) as client:
+            first = await client.responses.create(model="m", input="hi", background=True)
+            await gated.began.wait()
+            with pytest.raises(openai.RateLimitError, match="1 requests under way"):
+                await client.responses.create(model="m", input="hi", background=True)
+            gated.gate.set()
+            assert (await ended(client, first.id)).status == "completed"
+            await wait_until(lambda: not len(served.running), within=20, what="the end of the work")
+            assert await client.responses.create(model="m", input="hi", background=True)
