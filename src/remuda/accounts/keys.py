@@ -20,6 +20,7 @@ from remuda.core.clock import Clock
 from remuda.core.entropy import Entropy
 from remuda.core.errors import RemudaError
 from remuda.core.events import Notifier
+from remuda.core.hints import pasted
 
 log = structlog.get_logger()
 
@@ -182,12 +183,24 @@ class KeyRing:
 
     def trouble(self, secret: str) -> str:
         """Why a key that was made here opens nothing now; empty: it does, or it is no key of ours."""
-        known = digest(secret) if secret else ""
-        key = next((key for key in self._keys if key.digest == known), None)
-        state = KeyState.ACTIVE if key is None else key.state(self.now())
+        key, state = self._named_by(secret)
         if key is None or state is KeyState.ACTIVE:
             return ""
         return f"the key {key.name!r} {'is paused' if state is KeyState.PAUSED else 'has expired'}"
+
+    def remedy(self, secret: str) -> str:
+        """What makes it open something again; empty where there is no `trouble`."""
+        key, state = self._named_by(secret)
+        if key is None or state is KeyState.ACTIVE:
+            return ""
+        if state is KeyState.PAUSED:
+            return f"an admin resumes it with: remuda keys resume {pasted(key.name)}"
+        return f"an admin gives it more time with: remuda keys edit {pasted(key.name)} --expires 30d"
+
+    def _named_by(self, secret: str) -> tuple[ApiKey | None, KeyState]:
+        known = digest(secret) if secret else ""
+        key = next((key for key in self._keys if key.digest == known), None)
+        return key, KeyState.ACTIVE if key is None else key.state(self.now())
 
     def now(self) -> datetime:
         """By which keys expire."""

@@ -43,6 +43,7 @@ from remuda.gateway.messages import answer, refusal
 from remuda.gateway.middleware import OF_CONSOLE, BodyLimit, HeadLikeGet, RequestObserver
 from remuda.gateway.nodes import HeartbeatLane
 from remuda.gateway.ollama import routes as ollama
+from remuda.gateway.openai.errors import refusal as openai_refusal
 from remuda.gateway.server import KnownPeer
 from remuda.gateway.services import Services
 from remuda.gateway.static_files import ConsolePage, ConsolePages, is_view
@@ -171,6 +172,10 @@ async def _no_such_socket(websocket: WebSocket) -> None:
     """Otherwise the server would hang up without a word."""
     path = websocket.scope["path"]
     error = NoSuchEndpoint(f"{no_such_endpoint(path)}; the only WebSocket is {_SOCKETS}")
+    if path.startswith("/v1/"):
+        told = openai_refusal(error)
+        await websocket.send_denial_response(Response(told.body, told.status, media_type="application/json"))
+        return
     await websocket.send_denial_response(refusal(error, path))
 
 

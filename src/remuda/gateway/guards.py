@@ -86,8 +86,8 @@ def admin_name(caller: HTTPConnection, svc: Services, *, reads: bool = True) -> 
         raise Forbidden(f"the key {key.name!r} has the scope {key.scope}", hint="use an admin key")
     raise Unauthorized(
         _trouble(caller, svc) or "missing or invalid API key",
-        hint="send an admin key as Authorization: Bearer KEY; "
-        "remuda keys create NAME --scope admin makes one",
+        hint=svc.keyring.remedy(_presented_key(caller))
+        or "send an admin key as Authorization: Bearer KEY; remuda keys create NAME --scope admin makes one",
     )
 
 
@@ -119,7 +119,8 @@ class AnyKey(SecurityBase):
         if key is None:
             raise Unauthorized(
                 _trouble(request, svc) or "missing or invalid API key",
-                hint="send it as Authorization: Bearer KEY; remuda keys create makes one",
+                hint=svc.keyring.remedy(_presented_key(request))
+                or "send it as Authorization: Bearer KEY; remuda keys create makes one",
             )
         return key
 

@@ -211,3 +211,13 @@ async def test_a_followed_log_ends_with_the_program_that_reads_it(
             said = b"".join([text async for text in process.stderr])
     assert b"Traceback" not in said
     assert b"pipe" not in said.lower()
+
+
+async def test_a_websocket_below_v1_is_refused_in_openais_shape(frontend: LiveFrontend) -> None:
+    with pytest.raises(InvalidStatus) as caught:
+        async with connect(f"ws://127.0.0.1:{frontend.port}/v1/realtime", proxy=None):
+            pass
+    assert caught.value.response.status_code == 404
+    error = json.loads(caught.value.response.body or b"")["error"]
+    assert error["code"] == "no_such_endpoint"
+    assert "OpenAI's realtime API is not offered here" in error["message"]

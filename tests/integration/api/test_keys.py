@@ -124,6 +124,7 @@ async def test_a_paused_key_opens_nothing_until_it_is_resumed(open_frontend: Liv
     for path in ("/api/nodes", "/v1/models"):
         reply = await open_frontend.anyone.get(path, headers=headers)
         assert (reply.status_code, "the key 'resting' is paused" in reply.text) == (401, True)
+        assert "remuda keys resume resting" in reply.text
     assert (await patch(open_frontend, made, paused=False))["state"] == "active"
     assert await status_with(open_frontend, made["key"]) == 200
 

@@ -13,6 +13,11 @@ def test_nothing_used_is_said_in_words(frontend: LiveFrontend) -> None:
     assert told.stdout == "nothing was used from 2026-03-01 to 2026-03-02\n"
 
 
+def test_a_key_that_does_not_exist_is_told(frontend: LiveFrontend) -> None:
+    told = frontend.remuda("usage", "--key", "nosuch")
+    assert (told.exit_code, "there is no key 'nosuch'" in told.stderr) == (Exit.NOT_FOUND, True)
+
+
 def test_json_and_csv_are_the_apis(frontend: LiveFrontend) -> None:
     view = json.loads(frontend.remuda("usage", "--since", "7d", "--by", "day", "--json").stdout)
     assert view["total"]["requests"] >= 0

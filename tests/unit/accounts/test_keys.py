@@ -110,6 +110,7 @@ async def test_a_key_that_expires_stops_by_itself() -> None:
     await keys.refresh()
     assert (keys.holder(secret), keys.by_id(made.id)) == (None, None)
     assert (keys.trouble(secret), changed.is_set()) == ("the key 'guest' has expired", True)
+    assert "remuda keys edit guest --expires" in keys.remedy(secret)
 
 
 async def test_a_paused_key_is_listed_and_opens_nothing() -> None:
@@ -118,7 +119,8 @@ async def test_a_paused_key_is_listed_and_opens_nothing() -> None:
     paused = await keys.edit(made.id, lambda key: replace(key, paused=True))
     assert (keys.holder(secret), list(keys.listed())) == (None, [paused])
     assert keys.trouble(secret) == "the key 'ann' is paused"
-    assert keys.trouble("rmd_wrong") == ""
+    assert keys.remedy(secret) == "an admin resumes it with: remuda keys resume ann"
+    assert keys.trouble("rmd_wrong") == keys.remedy("rmd_wrong") == ""
     await keys.edit(made.id, lambda key: replace(key, paused=False))
     assert keys.holder(secret) == made
 

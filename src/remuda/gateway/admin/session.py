@@ -39,7 +39,7 @@ async def sign_in(request: Request, svc: Svc) -> Response:
         svc.console.failures.failed(source)
         raise Unauthorized(
             svc.keyring.trouble(given) or "this is not an active API key",
-            hint="remuda keys create NAME --scope admin makes one",
+            hint=svc.keyring.remedy(given) or "remuda keys create NAME --scope admin makes one",
         )
     if key.scope not in _MAY_LOOK:
         raise Forbidden(

@@ -10,7 +10,8 @@ from fastapi import APIRouter, Depends, Query, Response
 
 from remuda.accounts.usage import KeyUsage, UsageField, UsageQuery, UsageRow, in_all
 from remuda.core import limits
-from remuda.core.errors import Invalid
+from remuda.core.errors import Invalid, NotFound
+from remuda.core.hints import did_you_mean
 from remuda.core.prices import exact
 from remuda.gateway.guards import require_admin
 from remuda.gateway.messages import KNOWN_FILTERS, answer, gives, gives_raw
@@ -26,7 +27,7 @@ _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
 
 @routes.get(
     "",
-    responses=gives_raw("text/csv", 400, 401) | gives(UsageView, 400, 401),
+    responses=gives_raw("text/csv", 400, 401, 404) | gives(UsageView, 400, 401, 404),
     dependencies=[KNOWN_FILTERS],
 )
 async def read_usage(
@@ -49,6 +50,7 @@ async def read_usage(
             f"these are more than {limits.USAGE_ROWS_MAX} rows",
             hint="ask for fewer days, for one key or model, or tell less apart (by=)",
         )
+    _require_known(key, rows, svc)
     if format == "csv":
         return Response(_table(query, rows), media_type=_CSV)
     items = tuple(_item(row) for row in rows)
@@ -56,6 +58,15 @@ async def read_usage(
     return answer(
         UsageView(since=query.since.isoformat(), until=query.until.isoformat(), usage=items, total=total)
     )
+
+
+def _require_known(key: str, rows: Sequence[UsageRow], svc: Services) -> None:
+    """NotFound for a key that does not exist, and never took anything of these days under this name."""
+    listed = svc.keyring.listed()
+    if not key or in_all(rows).requests or any(key in (one.name, one.id) for one in listed):
+        return
+    hint = did_you_mean(key, [one.name for one in listed], "remuda keys lists those there are")
+    raise NotFound(f"there is no key {key[:100]!r}, and nothing was used by one on these days", hint=hint)
 
 
 def _query(since: str, until: str, by: str, svc: Services) -> UsageQuery:

@@ -16,6 +16,7 @@ from remuda.router.loading import ModelUnknown
 from remuda.router.table import RoutedModel
 
 OWN_MODELS: Final = b"x-remuda-own-models"
+_SEND_A_KEY: Final = "send it as Authorization: Bearer KEY; remuda keys create makes one"
 _LATEST: Final = ":latest"
 _HOSTS_KNOWN_MAX: Final = 256
 _NAME_CHARS_MAX: Final = 100  # Of one that is quoted.
@@ -46,7 +47,7 @@ class Admission:
             if key is None:
                 raise InvalidKey(
                     self._keyring.trouble(presented) or "missing or invalid API key",
-                    hint="send it as Authorization: Bearer KEY; remuda keys create makes one",
+                    hint=self._keyring.remedy(presented) or _SEND_A_KEY,
                 )
             return key
         problem = self._host_problem(headers.get(b"host", b""), headers.get(b"origin"))
