@@ -107,11 +107,19 @@ _OLLAMAS: Final = {
 }
 
 
-def no_such_endpoint(path: str) -> str:
-    """Why nothing is at this path, and which APIs there are."""
+_ANTHROPICS: Final = (
+    ("/v1/files", "Anthropic's Files API"),
+    ("/v1/skills", "Anthropic's Skills API"),
+    ("/v1/organizations", "Anthropic's Admin API"),
+)
+
+
+def no_such_endpoint(path: str, *, anthropics: bool = False) -> str:
+    """Why nothing is at this path, and which APIs there are. `anthropics`: a client of Anthropic's asks."""
     if words := next((why for at, why in _OLLAMAS.items() if path == at or path.startswith(f"{at}/")), ""):
         return words
-    other = next((api for prefix, api in _OTHERS if path == prefix or path.startswith(_below(prefix))), "")
+    known = (*_ANTHROPICS, *_OTHERS) if anthropics else _OTHERS
+    other = next((api for prefix, api in known if path == prefix or path.startswith(_below(prefix))), "")
     begins = f"{other} is not offered here" if other else "no such endpoint"
     return f"{begins}: {_APIS}, and GET /openapi.json lists all routes"
 

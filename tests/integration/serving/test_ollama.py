@@ -139,6 +139,11 @@ async def test_an_install_goes_on_when_the_client_leaves(client: ollama.AsyncCli
     await client.delete("left-alone")
 
 
+async def test_a_model_that_is_there_is_pulled_at_once(client: ollama.AsyncClient) -> None:
+    for listed in (await client.list()).models[:2]:
+        assert (await client.pull(listed.model or "")).status == "success"
+
+
 async def test_what_cannot_be_pulled_is_told_with_and_without_a_stream(
     client: ollama.AsyncClient, hub: HubServer
 ) -> None:

@@ -91,7 +91,7 @@ class AnthropicApi:
     def _page(self, method: str, path: str, query: QueryFields, headers: HeaderMap) -> bytes:
         allowed = _methods(path)
         if not allowed:
-            raise NoSuchEndpoint(no_such_endpoint(path))
+            raise NoSuchEndpoint(no_such_endpoint(path, anthropics=True))
         if method not in allowed:
             raise WrongMethod(f"{method} does not work on this path; use {' or '.join(allowed)}")
         key = self._admission.caller(headers)

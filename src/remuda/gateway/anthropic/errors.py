@@ -26,7 +26,9 @@ _TOKENS: Final = re.compile(r"(\d+) tokens do not fit the context of (\d+)")
 _FIELDS: Final = (  # What was called otherwise before it was translated.
     (".function.parameters", ".input_schema"),
     ("response_format.json_schema.schema", "output_config.format.schema"),
+    ("send the content itself, as a data: URL", "send the image itself, as a source of the type base64"),
 )
+_IMAGE: Final = re.compile(r"messages\[\d+\]\.content\[\d+\]\.image_url")  # Numbers of ours.
 
 
 class ErrorCause(Struct):
@@ -84,6 +86,7 @@ def _message(error: RemudaError) -> str:
 
 
 def _in_its_words(text: str) -> str:
+    text = _IMAGE.sub("source" if _IMAGE.fullmatch(text) else "the source of an image", text)
     for ours, its in _FIELDS:
         text = text.replace(ours, its)
     return text

@@ -1,5 +1,6 @@
 """Errors in Ollama's shape, and how its streams are framed. Pure."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -45,7 +46,23 @@ class OllamaRefusal:
 
 
 def error_body(error: RemudaError) -> bytes:
-    return msgspec.json.encode(OllamaError(error.public_text))
+    return msgspec.json.encode(OllamaError(_in_its_words(error.public_text)))
+
+
+_PICTURE: Final = re.compile(r"messages\[\d+\]\.content\[(\d+)\]\.image_url")
+_WORDS: Final = (
+    ("GET /v1/models lists", "GET /api/tags lists"),
+    ("send the content itself, as a data: URL", "send the picture itself, in base64"),
+    ("image_url is not base64", "it is not base64"),
+)
+
+
+def _in_its_words(text: str) -> str:
+    """Pictures are translated to the first parts of a message, and keep their numbers."""
+    text = _PICTURE.sub(r"images[\1]", text)
+    for ours, its in _WORDS:
+        text = text.replace(ours, its)
+    return text
 
 
 def refusal(error: RemudaError) -> OllamaRefusal:

@@ -154,7 +154,8 @@ async def ollama_pull(request: Request, svc: Svc, admin: Admin) -> Response:
         on_own_machine=is_own_user(request, svc),
     )
     op = None
-    if not await svc.serving.installs.present(wanted):
+    there = _lookup(svc, None, asked.wanted) is not None
+    if not there and not await svc.serving.installs.present(wanted):
         svc.ops.feed.require_room()
         op = (await svc.serving.installs.install(wanted)).operation.id
     if asked.stream is False:

@@ -475,3 +475,17 @@ async def test_other_paths_answer_clients_of_this_api_in_its_shape(client: Async
         await client.messages.batches.list()
     assert (missing.value.type, missing.value.error_code) == ("not_found_error", "no_such_endpoint")
     assert "Anthropic's batch API is not offered here" in (missing.value.api_message or "")
+    with pytest.raises(anthropic.NotFoundError, match="Anthropic's Files API is not offered here"):
+        await client.beta.files.list()
+
+
+async def test_a_link_is_refused_in_the_words_of_this_api(client: AsyncAnthropic) -> None:
+    image: Any = {"type": "image", "source": {"type": "url", "url": "http://127.0.0.1:9/a.png"}}
+    with pytest.raises(anthropic.BadRequestError) as refused:
+        await client.messages.create(
+            model="m", max_tokens=5, messages=[{"role": "user", "content": [image]}], system="Be brief."
+        )
+    words = refused.value.api_message or ""
+    assert "the source of an image is a link" in words
+    assert "a source of the type base64" in words
+    assert "image_url" not in str(refused.value.body)

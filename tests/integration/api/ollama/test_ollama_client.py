@@ -5,6 +5,7 @@ from functools import partial
 from typing import Any
 
 import anyio.to_thread
+import httpx
 import ollama
 import pytest
 
@@ -376,3 +377,14 @@ async def test_other_methods_are_refused_in_the_same_shape(client: ollama.AsyncC
     answer = await client._client.get("/api/chat")
     assert (answer.status_code, answer.headers["allow"]) == (405, "POST")
     assert answer.json() == {"error": "GET does not work on this path; use POST"}
+
+
+async def test_what_is_wrong_is_told_in_the_words_of_this_api(client: ollama.AsyncClient) -> None:
+    async with httpx.AsyncClient(base_url=str(client._client.base_url), trust_env=False) as http:
+        message = {"role": "user", "content": "hi", "images": ["http://127.0.0.1:9/a.png"]}
+        refused = await http.post("/api/chat", json={"model": "m", "messages": [message]})
+        words = refused.json()["error"]
+        assert (refused.status_code, words.startswith("images[0] is a link")) == (400, True)
+        assert "send the picture itself, in base64" in words
+        missing = await http.post("/api/chat", json={"model": "zzz", "messages": [{"role": "user"}]})
+        assert "GET /api/tags lists" in missing.json()["error"]
