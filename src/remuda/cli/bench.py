@@ -12,7 +12,8 @@ from remuda.cli.exits import Exit
 from remuda.cli.invocation import ClientOptions
 from remuda.cli.model_arguments import complete_models, configured_models, not_there
 from remuda.cli.output import one_line
-from remuda.core.errors import NotFound, PeerFailed
+from remuda.core.errors import Invalid, NotFound, PeerFailed, RemudaError
+from remuda.core.hints import pasted
 
 if TYPE_CHECKING:
     from remuda.cli.bench_load import ChatLoad, ChatShape
@@ -72,7 +73,8 @@ def command(
     second with so many requests at once, and how fast prompts are read.
 
     A model that is loaded nowhere is loaded first. Times are those of a client, with the network in them. The
-    results are kept by the fleet; without MODEL, what is kept is listed.
+    results are kept by the fleet; without MODEL, what is kept is listed. Models of adopted servers are not
+    measured.
     """
     if not models:
         if nodes or streams:
@@ -83,10 +85,15 @@ def command(
 
     shape = ChatShape(prompt_tokens, tokens)
     found = dict[str, Sequence["MeasuredSpeed"]]()
-    for model in dict.fromkeys(models):
-        found[model] = _measured(options, model, nodes, streams or _STREAMS, shape, rounds)
-        if not no_keep:
-            _keep(options, model, found[model])
+    try:
+        for model in dict.fromkeys(models):
+            found[model] = _measured(options, model, nodes, streams or _STREAMS, shape, rounds)
+            if not no_keep:
+                _keep(options, model, found[model])
+    except RemudaError:
+        if found:  # What was measured before is shown, whatever is wrong with the next.
+            _show(options, found)
+        raise
     _show(options, found)
     if any(speed.failed for speeds in found.values() for speed in speeds):
         raise click.exceptions.Exit(Exit.UNAVAILABLE)
@@ -104,6 +111,7 @@ def _measured(
     from remuda.core.clock import SystemClock
     from remuda.core.entropy import SystemEntropy
 
+    _refuse_of_server(options, model)
     load = ChatLoad(model, lambda: connect(options), SystemClock(), SystemEntropy())
     found = list["MeasuredSpeed"]()
     with connect(options) as client:
@@ -117,6 +125,27 @@ def _measured(
     finally:
         _say("")
     return found
+
+
+def _refuse_of_server(options: ClientOptions, model: str) -> None:
+    """Before anything is asked of a server, which may take money for it."""
+    from remuda.wire.servers import ServerViews
+
+    name, _, there = model.partition("/")
+    if not there:
+        return
+    with connect(options) as client:
+        if any(one.name == model for one in configured_models(client)):
+            return
+        try:
+            servers = client.get("api", "servers").read(ServerViews).servers
+        except RemudaError:  # Keys of users may not look at servers.
+            return
+    if any(server.name == name for server in servers):
+        raise Invalid(
+            f"{model} is a model of the server {name}, which is no node: only models on nodes are measured",
+            hint=f"remuda chat {pasted(model)} asks it, and remuda usage --by node tells what it took",
+        )
 
 
 def _require_answer(
@@ -137,7 +166,10 @@ def _nodes_with(options: ClientOptions, own_names: Collection[str]) -> list[str]
         replicas = client.get("api", "replicas").read(ReplicaViews).replicas
     found = sorted({one.node for one in replicas if one.model in own_names and one.state == "loaded"})
     if not found:
-        raise PeerFailed(f"{', '.join(own_names)} has answered, and is loaded nowhere now", hint="try again")
+        raise PeerFailed(
+            f"{', '.join(own_names)} has answered, and no node has it loaded now",
+            hint="what servers answer for a model is not measured; where a node answered, try again",
+        )
     return found
 
 
