@@ -69,3 +69,12 @@ def _length(at_most: bool, of_what: str, count: int) -> str:
     if at_most:
         return f"must have at most {count} {of_what}"
     return "must not be empty" if count == 1 else f"must have at least {count} {of_what}"
+
+
+_EFFORTS: Final = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
+
+
+def check_effort(effort: str | None, place: str) -> None:
+    """InvalidField for a word that says nothing of how much is to be thought: templates would skip it."""
+    if effort and effort not in _EFFORTS:
+        raise InvalidField(f"{place} must be one of {', '.join(_EFFORTS)}", place)

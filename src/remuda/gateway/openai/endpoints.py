@@ -8,7 +8,7 @@ from typing import Final, get_args
 import msgspec
 
 from remuda.gateway.inference.bodies import decoded
-from remuda.gateway.inference.body_errors import Choices, InvalidField
+from remuda.gateway.inference.body_errors import Choices, InvalidField, check_effort
 from remuda.gateway.inference.endpoint import ApiEndpoint
 from remuda.gateway.inference.text_sinks import ResponseSink
 from remuda.gateway.openai import media_endpoints, reranking
@@ -61,6 +61,7 @@ def _chat(body: bytes) -> ChatRequest:
     _check_sampling(request)
     if request.top_logprobs and not request.logprobs:
         raise InvalidField("top_logprobs needs logprobs to be true", "top_logprobs")
+    check_effort(request.reasoning_effort, "reasoning_effort")
     _check_tools(request)
     return request
 

@@ -9,7 +9,7 @@ from typing import Final, Literal
 import msgspec
 from msgspec import Raw
 
-from remuda.gateway.inference.body_errors import InvalidField
+from remuda.gateway.inference.body_errors import InvalidField, check_effort
 from remuda.gateway.responses.bodies import (
     CONTENT,
     ChosenTool,
@@ -311,6 +311,7 @@ def _shape(chat: ChatRequest, body: ResponsesBody) -> None:
     if body.text is not None and body.text.format is not None:
         chat.response_format = _format(body.text.format)
     effort = body.reasoning.effort if body.reasoning is not None else None
+    check_effort(effort, "reasoning.effort")
     if effort == "none":
         chat.metadata = {"enable_thinking": "false"}
     elif effort:

@@ -93,3 +93,14 @@ async def test_latest_behind_a_name_is_the_model_of_this_name(
     missing = await client.post(path, json=asked | {"model": "nobody:latest"})
     assert missing.status_code == 404
     assert "'nobody:latest'" in missing.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("effort", "status"), [("minimal", 200), ("xhigh", 200), ("none", 200), ("huge", 400)]
+)
+async def test_how_much_is_thought_has_its_words(client: httpx.AsyncClient, effort: str, status: int) -> None:
+    chat = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "reasoning_effort": effort}
+    answer = await client.post("/v1/chat/completions", json=chat)
+    assert answer.status_code == status
+    if status == 400:
+        assert answer.json()["error"]["param"] == "reasoning_effort"

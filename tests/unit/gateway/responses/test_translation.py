@@ -166,6 +166,11 @@ def test_how_much_is_thought(effort: str, told_effort: str | None, metadata: str
     assert (known.metadata or {}).get("enable_thinking") == metadata
 
 
+def test_how_much_is_thought_has_its_words() -> None:
+    with pytest.raises(InvalidField, match=r"reasoning\.effort must be one of none, minimal, low"):
+        chat(reasoning={"effort": "huge"})
+
+
 def test_the_form_of_the_answer() -> None:
     schema = {"type": "object", "properties": {}}
     known = chat(text={"format": {"type": "json_schema", "name": "x", "schema": schema, "strict": True}})
