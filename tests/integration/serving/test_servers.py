@@ -293,6 +293,9 @@ async def test_one_that_is_asked_too_often_is_left_alone_for_a_while(frontend: L
         for _ in range(3):
             assert (await ask(frontend, "either")).status_code == 200
         assert (len(busy.asked), len(other.asked)) == (1, 3)
+        reply = await ask(frontend, "either")
+        told = await frontend.admin.get(f"/api/requests/{reply.headers['x-request-id']}/explanation")
+        assert "in the order of the model's `upstreams`" in told.text
 
 
 async def test_a_paid_request_needs_a_price_and_a_limit(frontend: LiveFrontend, nas: ModelServer) -> None:
