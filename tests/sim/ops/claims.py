@@ -27,7 +27,8 @@ class Claims:
         self.wished: Counter[tuple[Kind, str, frozenset[NodeId]]] = Counter()
         self._change = 0
         self._sent: set[tuple[NodeId, str, bytes]] = set()
-        self._before: dict[Key, str] = {}  # What a node had when its upgrade began.
+        # What a node had when each attempt at its upgrade began: a tag may move between two of them.
+        self._before: dict[Key, list[str]] = {}
         self._begun_s: dict[Key, float] = {}  # When its present attempt began, of those with a canary.
         self._progress: dict[tuple[OpId, NodeId, int], float] = {}
         self._keyed: dict[str, OpId] = {}
@@ -157,10 +158,12 @@ class Claims:
             and "the node was rolled back to" in step.reason
         ):
             held = worker.disk.get(build)
-            before = self._before.get(step.key)
-            if before in self._world.releases.broken:  # Then it goes back further: to the last that has run.
+            before = self._before.get(step.key, [])
+            if self._world.releases.broken & set(
+                before
+            ):  # Then it goes back further: to the last that has run.
                 return
-            if worker.reports and before is not None and (held is None or held.digest != before):
+            if worker.reports and before and (held is None or held.digest not in before):
                 self._world.violated("went_back_to_the_version_before", step, before, held)
 
     def _changed_by_nobody_who_is_known(self, worker: SimulatedWorker, build: str, step: StepRow) -> bool:
@@ -243,7 +246,7 @@ class Claims:
         self._world.trace.event("begins", worker, hand.kind, hand.build, hand.op, hand.attempt)
         key = (OpId(hand.op), worker.node)
         if hand.kind in ("upgrade", "force"):
-            self._before.setdefault(key, self._version_before(worker, hand))
+            self._before.setdefault(key, []).append(self._version_before(worker, hand))
         assert worker.life is not None, "it begins something"
         for other in worker.life.hands:
             if (
