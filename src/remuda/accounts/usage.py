@@ -14,7 +14,7 @@ from anyio.abc import TaskStatus
 
 from remuda.core import limits
 from remuda.core.errors import RemudaError
-from remuda.core.prices import Money, TokenPrice
+from remuda.core.prices import Money
 
 log = structlog.get_logger()
 _ROWS_PER_BATCH_MAX: Final = 500
@@ -38,7 +38,7 @@ class KeyUsage:
     failed: int = 0
     prompt_tokens: int = 0
     completion_tokens: int = 0
-    cost: Money = 0  # Of the tokens that have a price.
+    cost: Money = 0  # What servers were paid for, as their budgets count it.
 
     def add(self, other: "KeyUsage") -> None:
         self.requests += other.requests
@@ -111,19 +111,17 @@ class UsageCounter:
         tokens: tuple[int, int],
         *,
         failed: bool = False,
-        price: TokenPrice | None = None,
+        costs: Sequence[tuple[str, Money]] = (),
     ) -> None:
-        """One request was over on that day of UTC; it took so many tokens, read and written."""
-        place = UsagePlace(day, key, model, node)
-        used = self._counted.get(place)
-        if used is None:
-            used = self._begun(place)
+        """One request was over on that day of UTC; it took so many tokens, read and written. `costs`: what
+        servers were given for it, of which only the last may have answered."""
+        used = self._used(UsagePlace(day, key, model, node))
         used.requests += 1
         used.failed += failed
         used.prompt_tokens += tokens[0]
         used.completion_tokens += tokens[1]
-        if price is not None:
-            used.cost += price.cost(*tokens)
+        for server, cost in costs:
+            self._used(UsagePlace(day, key, model, server)).cost += cost
 
     async def write(self) -> None:
         """Everything that is not written yet, in batches."""
@@ -154,6 +152,9 @@ class UsageCounter:
         if self._lost:
             log.error("usage_lost", requests=self._lost, why="too much waits to be written")
             self._lost = 0
+
+    def _used(self, place: UsagePlace) -> KeyUsage:
+        return self._counted.get(place) or self._begun(place)
 
     def _begun(self, place: UsagePlace) -> KeyUsage:
         """While the store is away for long: the key's, without model and node, and at last without key."""

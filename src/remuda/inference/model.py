@@ -48,6 +48,7 @@ class CallTally(msgspec.Struct):
     last_token_s: float | None = None
     usage_told: bool = False  # The backend has said how many tokens there were; else they were counted here.
     stop_sequence: str = ""  # At which the answer ended, of those asked for; empty: at none, or not known.
+    costs: tuple[tuple[str, int], ...] = ()  # What paid servers were given for it, in core.prices.Money.
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ only what they have taken. What a frontend had taken when it died is lost for th
 
 from collections.abc import Sequence
 from datetime import datetime
+from enum import Enum, auto
 from typing import Final
 
 from remuda.core.prices import Money, TokenPrice
@@ -59,6 +60,25 @@ def prompt_tokens_max(call: InferenceCall) -> int:
 
 def cost_max(call: InferenceCall, price: TokenPrice, answer_tokens: int) -> Money:
     return price.cost(prompt_tokens_max(call), answer_tokens)
+
+
+class PaidEnding(Enum):
+    """Of a request that was sent to a paid server."""
+
+    FINISHED = auto()
+    REFUSED = auto()  # Nothing was done for it.
+    BROKEN_OFF = auto()  # By the server, or because its client left.
+
+
+def settled_cost(ending: PaidEnding, reserved: Money, told: Money | None) -> Money:
+    """What a request has cost, for the budget and for the usage of keys alike. `told`: by the server's own
+    count of tokens; None: it gave none. One that broke off may have gone on there for as long as was
+    reserved, whatever was told until then."""
+    if ending is PaidEnding.REFUSED:
+        return 0
+    if ending is PaidEnding.FINISHED:
+        return reserved if told is None else told
+    return max(reserved, told or 0)
 
 
 def _many(prompt: str | Sequence[object]) -> bool:

@@ -19,7 +19,7 @@ from remuda.core.prices import Money, rounded
 from remuda.inference.failures import Unaffordable, UpstreamFailed
 from remuda.inference.model import InferenceCall
 from remuda.router.table import Route
-from remuda.servers.budgets import Purse, chunk, cost_max, month_of, tokens_limit
+from remuda.servers.budgets import PaidEnding, Purse, chunk, cost_max, month_of, settled_cost, tokens_limit
 from remuda.servers.model import AdoptedServer, Server
 
 log = structlog.get_logger(__name__)
@@ -79,20 +79,24 @@ class Spending:
             raise _unlimited(server)
         most = cost_max(call, price, answer_tokens)
         account = await self._reserved(server, most)
-        cost = most  # A server does not say what one has cost that was broken off.
+        tally, ending = call.tally, PaidEnding.BROKEN_OFF
+        tally.usage_told, tally.prompt_tokens, tally.completion_tokens = False, 0, 0  # By one tried before.
         default = 0 if tokens_limit(call.request, 0) is not None else server.max_tokens
         try:
             yield structs.replace(call, max_tokens=default, paid=True)
+            ending = PaidEnding.FINISHED
         except UpstreamFailed as failure:
-            if failure.unprocessed:
-                cost = 0
+            took_nothing = tally.usage_told and not tally.prompt_tokens + tally.completion_tokens
+            if failure.unprocessed or took_nothing:
+                ending = PaidEnding.REFUSED
             raise
         finally:
-            if call.tally.usage_told:
-                cost = price.cost(call.tally.prompt_tokens, call.tally.completion_tokens)
+            told = price.cost(tally.prompt_tokens, tally.completion_tokens) if tally.usage_told else None
+            cost = settled_cost(ending, most, told)
             if cost > most:
                 log.warning("request_cost_more_than_reserved", server=server.name, model=route.endpoint.model)
             account.purse.settle(most, cost)
+            tally.costs = (*tally.costs, (server.name, cost))
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         task_status.started()

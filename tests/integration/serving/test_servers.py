@@ -319,6 +319,30 @@ async def test_a_paid_request_needs_a_price_and_a_limit(frontend: LiveFrontend, 
     assert Decimal(state["spent"]) == Decimal(millionths).scaleb(-6)
 
 
+async def test_a_request_that_breaks_off_costs_the_same_in_the_budget_and_in_usage(
+    frontend: LiveFrontend, nas: ModelServer
+) -> None:
+    await adopt(frontend, nas, "aborted", prices={"*": "1/1000"}, budget="1")
+    nas.gate = anyio.Event()  # Nothing is answered.
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(partial(ask, frontend, "aborted/small", max_tokens=100))
+        await wait_until(lambda: nas.answering)
+        tasks.cancel_scope.cancel()
+
+    async def spent() -> Decimal:
+        return Decimal((await shown(frontend, "aborted"))["spent"])
+
+    async def used() -> Decimal:
+        asked = {"model": "aborted/small", "by": "node"}
+        rows = (await frontend.admin.get("/api/usage", params=asked)).json()["usage"]
+        return sum((Decimal(row.get("cost") or 0) for row in rows), Decimal(0))
+
+    await wait_until(spent)
+    cost = await wait_until(used)
+    assert cost > Decimal("0.1"), "what its 100 tokens may cost at most, and its prompt"
+    assert cost.quantize(Decimal("0.01")) == await spent()  # Which is rounded, for people.
+
+
 async def test_a_server_that_takes_more_than_it_was_asked_for_is_asked_no_more(tmp_path: Path) -> None:
     """Also after what was taken of the budget was given back: here, by a frontend that stops."""
     script = ModelServer(prompt_tokens_told=1_000_000)

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from remuda.accounts.usage import KeyUsage, UsageCounter, UsagePlace, UsageQuery, UsageRow
 from remuda.core import limits
 from remuda.core.errors import StoreUnusable
-from remuda.core.prices import parse_price
 from tests.support.clocks import START
 
 pytestmark = pytest.mark.anyio
@@ -50,13 +49,24 @@ async def test_requests_are_counted_by_key_model_node_and_day() -> None:
     store, today = Store(), START.date()
     tomorrow = today + timedelta(days=1)
     counter = UsageCounter(store, "here")
-    counter.note(today, "k", "m", "gpu-1", (100, 20), price=parse_price("1/10"))
+    counter.note(today, "k", "m", "gpu-1", (100, 20), costs=[("gpu-1", 300_000)])
     counter.note(today, "k", "m", "gpu-1", (50, 0), failed=True)
     counter.note(tomorrow, "k", "m", "gpu-1", (1, 1))
     await counter.write()
     assert store.used == {
         UsagePlace(today, "k", "m", "gpu-1"): KeyUsage(2, 1, 150, 20, 300_000),
         UsagePlace(tomorrow, "k", "m", "gpu-1"): KeyUsage(1, 0, 1, 1, 0),
+    }
+
+
+async def test_what_a_server_was_paid_that_did_not_answer_is_counted_for_it() -> None:
+    store, today = Store(), START.date()
+    counter = UsageCounter(store, "here")
+    counter.note(today, "k", "m", "rack", (100, 20), costs=[("cloud", 7), ("rack", 5)])
+    await counter.write()
+    assert store.used == {
+        UsagePlace(today, "k", "m", "cloud"): KeyUsage(cost=7),
+        UsagePlace(today, "k", "m", "rack"): KeyUsage(1, 0, 100, 20, 5),
     }
 
 

@@ -10,7 +10,15 @@ from remuda.core.prices import TokenPrice
 from remuda.inference.model import InferenceCall, RequestKind
 from remuda.inference.requests import ChatRequest, CompletionRequest, EmbeddingRequest, RequestMessage
 from remuda.models.config import ModelConfig
-from remuda.servers.budgets import Purse, chunk, cost_max, prompt_tokens_max, tokens_limit
+from remuda.servers.budgets import (
+    PaidEnding,
+    Purse,
+    chunk,
+    cost_max,
+    prompt_tokens_max,
+    settled_cost,
+    tokens_limit,
+)
 
 BUDGET = 1000
 steps = st.lists(
@@ -87,3 +95,17 @@ def test_a_prompt_has_no_more_tokens_than_bytes(body: bytes) -> None:
     assert prompt_tokens_max(call) >= len(body)
     price = TokenPrice(1_000_000, 2_000_000)
     assert cost_max(call, price, 10) >= len(body) + 20
+
+
+@given(st.sampled_from(PaidEnding), st.integers(0, 10**12), st.none() | st.integers(0, 10**12))
+def test_a_request_costs_what_is_told_and_broken_off_no_less_than_what_was_reserved(
+    ending: PaidEnding, reserved: int, told: int | None
+) -> None:
+    cost = settled_cost(ending, reserved, told)
+    if ending is PaidEnding.REFUSED:
+        assert cost == 0
+    elif ending is PaidEnding.FINISHED:
+        assert cost == (reserved if told is None else told)
+    else:
+        assert cost >= reserved
+        assert told is None or cost >= told

@@ -68,7 +68,7 @@ def note(usage: UsageCounter, response: ClientResponse, ended_at: datetime) -> N
         "" if route is None else route.node_name,
         (tally.prompt_tokens, tally.completion_tokens),
         failed=response.status >= 400,
-        price=None if route is None else route.price,
+        costs=tally.costs,
     )
 
 
