@@ -19,12 +19,20 @@ from remuda.router.chooser import ReplicaChooser
 from remuda.router.fairness import ANYONE, FairLine, SeatClaim, idle_room, may_wait
 from remuda.router.hints import RoutingHints
 from remuda.router.live_table import Tables
-from remuda.router.loading import Loading, LoadStatus, Meanwhile, ModelUnknown, Overloaded
+from remuda.router.loading import (
+    Loading,
+    LoadStatus,
+    Meanwhile,
+    ModelUnknown,
+    Overloaded,
+    WaitNotes,
+    busy_cause,
+    load_cause,
+)
 from remuda.router.prefixes import Chain
 from remuda.router.spending import Budgets, nothing_paid
 from remuda.router.table import Route, RoutedModel, choose, first_with_room
 from remuda.router.usage import RequestLedger
-from remuda.router.waits import WaitNotes, busy_cause, load_cause
 
 # Why a request went to its replica.
 NAMED: Final = "the request named this node"

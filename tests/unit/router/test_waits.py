@@ -5,8 +5,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remuda.router.loading import LoadStatus
-from remuda.router.waits import WaitNotes, busy_cause, load_cause
+from remuda.router.loading import LoadStatus, WaitNotes, busy_cause, load_cause
 
 steps = st.lists(st.tuples(st.sampled_from(("a", "b", "c")), st.integers(0, 9)), max_size=60)
 

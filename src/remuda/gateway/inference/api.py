@@ -25,7 +25,7 @@ from remuda.gateway.client_response import CLIENT_GONE, ClientGone, ClientRespon
 from remuda.gateway.cross_origin import HEADERS
 from remuda.gateway.inference.admission import Admission
 from remuda.gateway.inference.bodies import Bodies, check_complexity, parsed
-from remuda.gateway.inference.charges import CHARGE, charge, note, settle
+from remuda.gateway.inference.charges import CHARGE, charge, settle
 from remuda.gateway.inference.claims import AVOID, PREFER, claim_of, hints_in, session_of
 from remuda.gateway.inference.endpoint import (
     ApiEndpoint,
@@ -34,9 +34,8 @@ from remuda.gateway.inference.endpoint import (
     ParsedRequest,
     ReadyAnswer,
 )
-from remuda.gateway.inference.explaining import decision_of
 from remuda.gateway.inference.media_links import body_with
-from remuda.gateway.inference.request_records import RequestLog
+from remuda.gateway.inference.request_records import RequestLog, decision_of, note_usage
 from remuda.gateway.requests_under_way import FrontendStopping
 from remuda.gateway.server import line_of
 from remuda.gateway.services import Inference
@@ -115,7 +114,7 @@ class InferenceHandler:
                 settle(self._limits, response)
             ended_s, ended_at = self._clock.monotonic(), self._clock.now()
             self._figures.answered(response, ended_s)
-            note(self._usage, response, ended_at)
+            note_usage(self._usage, response, ended_at)
             self._log.answered(response, ended_s, ended_at)
             self._decisions.note(decision_of(response, ended_s))
 

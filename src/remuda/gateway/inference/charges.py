@@ -1,13 +1,11 @@
 """What a request is charged to the limits of its key: what it may take before it is sent, and what it took
-when it is over; and what is counted of it.
+when it is over.
 """
 
-from datetime import datetime
 from typing import Final
 
 from remuda.accounts.keys import ApiKey
 from remuda.accounts.limiter import KeyLimits
-from remuda.accounts.usage import UsageCounter
 from remuda.gateway.client_response import ClientResponse
 from remuda.inference.media_requests import MediaRequest
 from remuda.inference.model import Request
@@ -54,22 +52,6 @@ def settle(limits: KeyLimits, response: ClientResponse) -> None:
     if not prompt and (tally.completion_tokens or tally.first_token_s is not None):
         prompt = held.prompt_tokens
     limits.settle(held, prompt + tally.completion_tokens, tally.completion_tokens)
-
-
-def note(usage: UsageCounter, response: ClientResponse, ended_at: datetime) -> None:
-    """Count a request that is over, and named a model: not one that was answered without it."""
-    route, tally = response.routing.route, response.tally
-    if not response.model or (route is None and response.status < 400):
-        return
-    usage.note(
-        ended_at.date(),
-        response.key_id,
-        response.model,
-        "" if route is None else route.node_name,
-        (tally.prompt_tokens, tally.completion_tokens),
-        failed=response.status >= 400,
-        costs=tally.costs,
-    )
 
 
 def _prompt_tokens(request: Request | MediaRequest, context: int | None, body_bytes: int) -> int:

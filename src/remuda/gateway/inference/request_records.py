@@ -1,5 +1,5 @@
-"""What is recorded of each inference request: one log line and Prometheus figures
-(docs/reference/metrics.md).
+"""What is recorded of each inference request that is over: one log line, Prometheus figures
+(docs/reference/metrics.md), what its key used, and by what it was routed, so that it can be explained.
 
 The line is written in microseconds: structlog takes longer than everything else that is done for a
 request; it writes only for people at a terminal. Only models that are configured become labels of
@@ -21,13 +21,19 @@ from prometheus_client import CollectorRegistry, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from remuda.accounts.usage import UsageCounter
 from remuda.gateway.client_response import ClientResponse
 from remuda.router.chooser import PrefixFigures
+from remuda.router.decisions import RoutingDecision
+from remuda.router.dispatch import IDLE, LEAST_LOADED, ONLY
 from remuda.router.live_table import Tables
 from remuda.router.usage import RequestLedger
 from remuda.scheduler.measured_speed import AnswerTimed, not_timed
 
 _EVENT = "inference_answered"
+LISTED: Final = "it was the first with room in the order of the model's `upstreams`"
+_BY_LOAD: Final = frozenset({IDLE, LEAST_LOADED, ONLY})
+_MESSAGE_CHARS_MAX: Final = 500
 log = structlog.get_logger()
 
 
@@ -107,6 +113,60 @@ def _line(response: ClientResponse, ended_s: float, now: datetime) -> RequestLog
 
 def _ms(seconds: float) -> float:
     return round(seconds * 100_000) / 100  # Ten times as fast as rounding to two places.
+
+
+def note_usage(usage: UsageCounter, response: ClientResponse, ended_at: datetime) -> None:
+    """Count a request that is over, and named a model: not one that was answered without it."""
+    route, tally = response.routing.route, response.tally
+    if not response.model or (route is None and response.status < 400):
+        return
+    usage.note(
+        ended_at.date(),
+        response.key_id,
+        response.model,
+        "" if route is None else route.node_name,
+        (tally.prompt_tokens, tally.completion_tokens),
+        failed=response.status >= 400,
+        costs=tally.costs,
+    )
+
+
+def decision_of(response: ClientResponse, ended_s: float) -> RoutingDecision:
+    """Made for each request: takes a microsecond or two."""
+    routing, message = response.routing, response.error_message
+    failed: tuple[tuple[str, str, str], ...] = ()
+    if routing.failures:
+        # What broke off in the middle of its answer counts, too.
+        failed = tuple(
+            (one.node_name, str(one.key), why.public[:_MESSAGE_CHARS_MAX])
+            for one, why in zip(routing.tried, routing.failures, strict=False)
+        )
+    return RoutingDecision(
+        response.request_id,
+        response.began_s,
+        ended_s,
+        response.model,
+        response.caller,
+        response.status,
+        response.error,
+        message[:_MESSAGE_CHARS_MAX] if message else "",
+        routing.route,
+        _why(response),
+        routing.waited_s,
+        routing.waits or (),
+        failed,
+        routing.reloaded,
+        response.tally.first_token_s,
+    )
+
+
+def _why(response: ClientResponse) -> str:
+    """A model of one's own that servers alone answer for lists them: their load does not decide. A server's
+    own model is called by the server's name."""
+    route, why = response.routing.route, response.routing.why
+    if route is None or not route.server or why not in _BY_LOAD:
+        return why
+    return why if response.model.startswith(f"{route.server}/") else LISTED
 
 
 _FIRST_TOKEN_S: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
