@@ -40,7 +40,10 @@ def lived_through(story: str, seed: int) -> Outcome:
 
 @pytest.mark.parametrize(
     ("story", "seed"),
-    [("operations", 11065399)],  # A tag moved between two attempts at an upgrade that had to be taken back.
+    [
+        ("operations", 11065399),  # A tag moved between two attempts at an upgrade that had to be taken back.
+        ("serving", 2826041),  # A LocalAI node was removed while it was slow to stop a model, and came back.
+    ],
 )
 def test_a_seed_that_broke_a_claim_once_does_so_no_more(story: str, seed: int) -> None:
     assert lived_through(story, seed).failure is None

@@ -16,22 +16,11 @@ from remuda.fleet.verdicts import ObservedNode, why_no_vram
 from remuda.ops.model import Kind, UnloadReason
 from remuda.ops.ports import Live
 from remuda.scheduler.catalogue import ModelCatalogue
+from remuda.scheduler.drift import DriftMemory, Drop, Scene, Stray, compare, stands_for, to_ask
 from remuda.scheduler.load_ops import UnloadRequests, target_of
 from remuda.scheduler.model import Replica, Replicas, ReplicaState
 from remuda.scheduler.ports import NodeHistory, ReplicaStore, RoutingTable, WorkerCommands
-from remuda.scheduler.upkeep_rules import (
-    DriftMemory,
-    Drop,
-    Forget,
-    Scene,
-    Stray,
-    Unload,
-    UpkeepInputs,
-    actions,
-    compare,
-    idle_next,
-    to_ask,
-)
+from remuda.scheduler.upkeep_rules import Forget, Unload, UpkeepInputs, actions, idle_next
 from remuda.wire.models import ModelStop, RunningModel
 
 log = structlog.get_logger(__name__)
@@ -171,10 +160,12 @@ class DriftRepair:
     async def look(self, replicas: Replicas) -> None:
         nodes = {view.standing.node.id: view for view in await self._nodes()}
         self.claimed = frozenset(node for node, view in nodes.items() if why_no_vram(view))
-        if not replicas.rows and not any(view.report and view.report.replicas for view in nodes.values()):
+        reported = any(view.report and view.report.replicas for view in nodes.values())
+        asked = to_ask(replicas, nodes, self._memory)
+        if not replicas.rows and not reported and not asked:
             return
-        answers = await self._ask(to_ask(replicas, nodes, self._memory))
-        found = compare(Scene(replicas, nodes, await self._loading(), answers), self._memory)
+        answers = await self._ask(asked)
+        found = compare(Scene(replicas, nodes, await self._loading(), asked, answers), self._memory)
         self._memory = found.memory
         for drop in found.drops:
             await self._forget(drop)
@@ -225,6 +216,8 @@ class DriftRepair:
             log.warning("replica_not_reloaded", replica=str(key), reason=error.message)
 
     async def _stop(self, stray: Stray) -> None:
+        if stands_for((await self._store.replicas()).rows, stray):
+            return  # A load has been given this very process since.
         log.warning("stray_replica_found", replica=str(stray.key), node=stray.node)
         order = ModelStop(
             model_name=stray.key.model,

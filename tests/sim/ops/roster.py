@@ -78,7 +78,7 @@ class Roster:
                 labels={},
             )
         )
-        node = replace(node, boot_id=boot, report=None, last_heartbeat=now)
+        node = replace(node, boot_id=boot, report=None, last_heartbeat=now, registered_at=now)
         self._entries[worker.node] = _Entry(node, self._beats)
 
     def report(self, node: NodeId, report: Report) -> bool:

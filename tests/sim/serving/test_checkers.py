@@ -106,7 +106,7 @@ BREAKS = {
     "a worker's former lives are believed in": Break(
         {
             "remuda.router.table._routable": lambda row, *_: row.state is ReplicaState.LOADED,
-            "remuda.scheduler.upkeep_rules._verdict": lambda *_: None,
+            "remuda.scheduler.drift._verdict": lambda *_: None,
             "remuda.router.suspects.Suspects.add": lambda *_: None,
         },
         "no_former_life_is_asked",
@@ -116,11 +116,11 @@ BREAKS = {
         {"remuda.router.usage.RequestLedger.end": lambda *_: None}, "counts_are_requests"
     ),
     "what nobody knows is left running": Break(
-        {"remuda.scheduler.upkeep_rules._strays": lambda *_: ([], {})}, "everything_settles", first_seed=12
+        {"remuda.scheduler.drift._strays": lambda *_: ([], {})}, "everything_settles", first_seed=12
     ),
     "rows outlive their processes": Break(
         {
-            "remuda.scheduler.upkeep_rules._verdict": lambda *_: None,
+            "remuda.scheduler.drift._verdict": lambda *_: None,
             "remuda.scheduler.upkeep_rules.unloads_at": lambda *_: None,
             "remuda.router.suspects.Suspects.add": lambda *_: None,
         },

@@ -156,13 +156,16 @@ class ServingWorker(OurWorker):
                 RunningModel(
                     model_id=one.key.model,
                     replica_index=one.key.index,
-                    address=one.address,
+                    address=self.recorded(one),
                     instance=self.told_of(one).instance,
                 )
                 for one in self.processes.values()
                 if not one.stopping
             )
         )
+
+    def recorded(self, process: Process) -> str:
+        return process.address
 
     def _named(self, key: str) -> Process | None:
         return next((one for one in self.processes.values() if str(one.key) == key), None)
@@ -240,7 +243,11 @@ class PeerWorker(ServingWorker):
         return BackendInstallReply(success=True, address=process.address)
 
     def means(self, request: ModelStop, process: Process) -> bool:
-        return request.expected_address == f"127.0.0.1:{process.address.rpartition(':')[2]}"
+        return request.expected_address == self.recorded(process)
+
+    def recorded(self, process: Process) -> str:
+        """As it calls its processes itself."""
+        return f"127.0.0.1:{process.address.rpartition(':')[2]}"
 
 
 def _told(process: Process) -> RunningReplica:

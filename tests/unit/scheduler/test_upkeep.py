@@ -1,6 +1,7 @@
 """Rows stay true without anybody asking: what is gone is forgotten, what is unwanted goes, and what nobody
 knows is stopped; but nothing is concluded from silence."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 
@@ -8,14 +9,15 @@ import anyio
 import pytest
 
 from remuda.core.errors import Conflict
+from remuda.fleet.verdicts import BackendInventory, ObservedNode
 from remuda.ops.model import Kind, State
 from remuda.ops.ports import Filter
 from remuda.scheduler.load_ops import UnloadRequests
 from remuda.scheduler.model import ReplicaState
 from remuda.scheduler.upkeep import DriftRepair, Upkeep, UpkeepPolicy
-from remuda.wire.models import RunningModel
+from remuda.wire.models import ModelStop, RunningModel
 from tests.support.virtual_ops import time_passes
-from tests.unit.scheduler.rig import NODE, OTHER_NODE, Rig, a_model
+from tests.unit.scheduler.rig import NODE, Rig, a_model
 
 pytestmark = pytest.mark.anyio
 
@@ -36,20 +38,23 @@ class Kept(Rig):
             self.replicas,
             live,
             self.catalogue,
-            DriftRepair(
-                self.replicas,
-                self.worker,
-                self.nodes,
-                live,
-                self,
-                self,
-                self,
-            ),
+            self.drift(),
             UnloadRequests(self.operations, self.standings, self.clock, self.entropy, self),
             in_flight=lambda key: self.busy,
             table=self,
             habits=UpkeepPolicy(timedelta(minutes=30)),
         )
+
+    def drift(self) -> DriftRepair:
+        live = self.operations.live
+        return DriftRepair(self.replicas, self.worker, self.nodes, live, self, self, self)
+
+    async def nodes(self) -> Sequence[ObservedNode]:
+        """Of those without reports it has been listed that they have no backends."""
+        return [
+            replace(view, inventory=BackendInventory(view.standing.node.id, view.boot, self.clock.now(), ()))
+            for view in await super().nodes()
+        ]
 
     async def load(self, name: str, by: str) -> None:
         """As the service of models."""
@@ -251,11 +256,26 @@ async def test_two_frontends_ask_once(kept: Kept) -> None:
     assert len(await kept.unloads()) == 1
 
 
-async def test_nodes_without_rows_are_not_asked(kept: Kept) -> None:
+async def test_process_of_a_peer_that_nobody_knows_is_stopped_when_told_twice(kept: Kept) -> None:
     kept.machine.reports = False
-    kept.worker.runs[OTHER_NODE] = []
-    await kept.looks(600)
-    assert await kept.rows() == ()
+    kept.worker.runs[NODE] = [RunningModel(model_id="qwen", address="127.0.0.1:50101")]
+    await kept.looks(1, 20)
+    assert kept.worker.asked == []
+    await kept.looks(10)
+    [order] = kept.worker.asked
+    assert isinstance(order, ModelStop)
+    assert (order.process_key, order.expected_address) == ("qwen#0", "127.0.0.1:50101")
+
+
+async def test_process_that_a_load_was_given_meanwhile_is_no_stray(kept: Kept) -> None:
+    """Its row is written between the look at rows and the stop."""
+    kept.machine.reports = False
+    kept.worker.runs[NODE] = [RunningModel(model_id="qwen", address="10.0.0.5:50101")]
+    repair, seen = kept.drift(), await kept.replicas.replicas()
+    await repair.look(seen)
+    await kept.loaded()
+    await repair.look(replace(seen, now=seen.now + timedelta(seconds=40)))
+    assert kept.worker.asked == []
 
 
 # Idle.
