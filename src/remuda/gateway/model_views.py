@@ -11,6 +11,7 @@ from remuda.core import limits
 from remuda.core.ids import NodeId, ReplicaKey
 from remuda.fleet.health import Reachability, Standing
 from remuda.gateway.services import Services, Serving
+from remuda.models import keep_alive
 from remuda.models.config import ArtifactSource
 from remuda.models.memory import MemoryUse, known_context
 from remuda.models.model_folder import FOLDER_CONFIGS
@@ -27,10 +28,12 @@ from remuda.scheduler.model import (
     why_stopped,
 )
 from remuda.scheduler.model_edits import TakenOver
+from remuda.scheduler.scheduling import wanted_in_words
 from remuda.scheduler.service import AddedModel, ModelProblem, Models
 from remuda.wire.broadcasts import StagingStatus
 from remuda.wire.codec import GO_ZERO_TIME
 from remuda.wire.nodes import ModelRow, NodeView, Report
+from remuda.wire.scheduling import WantedReplicas
 from remuda.wire.serving import (
     BackendState,
     LoadingView,
@@ -78,6 +81,7 @@ def replica_view(row: Replica, standings: Iterable[Standing], serving: Serving) 
         memory_bytes=row.memory_bytes if measured is None else _main_memory(measured, row),
         estimated=measured is None and bool(row.memory_bytes),
         in_vram=row.in_vram,
+        gpus=row.gpus,
         op_id=row.op,
         why=why,
         unconfirmed_since=_unconfirmed_since(standing) if state == ReplicaState.LOADED else None,
@@ -138,7 +142,12 @@ async def model_rows(svc: Services) -> list[ModelRow]:
 
 async def current_replicas(serving: Serving, standings: Sequence[Standing]) -> list[Replica]:
     """`standings` are those of all nodes."""
-    return await replicas(serving.models, await run_sync(serving.node_views.reports, standings))
+    return await replicas(serving.models, await current_reports(serving, standings))
+
+
+async def current_reports(serving: Serving, standings: Sequence[Standing]) -> Mapping[NodeId, Report | None]:
+    """Of all nodes, which `standings` are of: those of their workers' present lives. New ones are parsed."""
+    return await run_sync(serving.node_views.reports, standings)
 
 
 async def replicas(models: Models, reports: Mapping[NodeId, Report | None]) -> list[Replica]:
@@ -231,6 +240,22 @@ def model_item(
         failed_at=None if own else problem.failed_at,
         source="" if model.stored.manifest is None else model.stored.manifest.source,
         quantisation="" if model.weights.facts is None else model.weights.facts.precision,
+        wanted=None if config.alias else wanted_replicas(model),
+    )
+
+
+def wanted_replicas(model: Catalogued) -> WantedReplicas:
+    """By its configuration and what an admin declared."""
+    config, declared = model.config, model.stored.terms is not None
+    return WantedReplicas(
+        origin="declared" if declared else "configured" if config.scaled else "default",
+        wanted=wanted_in_words(config),
+        min_replicas=config.min_replicas,
+        max_replicas=config.max_replicas,
+        every_node=config.everywhere,
+        selector=dict(config.selector),
+        pinned=config.pinned,
+        keep_alive="" if config.keep_alive is None else keep_alive.render(config.keep_alive),
     )
 
 

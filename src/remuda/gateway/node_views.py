@@ -135,7 +135,8 @@ def _report(report: WorkerReport | None) -> StoredReport | None:
     return StoredReport(BootId(report.boot_id), report.sequence, body)
 
 
-def node_view(standing: Standing) -> NodeView:
+def node_view(standing: Standing, report: WorkerReport | None = None) -> NodeView:
+    """`report`: of its worker's present life, where there is one."""
     node, resources = standing.node, standing.node.resources
     return NodeView(
         id=node.id,
@@ -176,6 +177,7 @@ def node_view(standing: Standing) -> NodeView:
             unreachable=bool(standing.unreached),
             heard_seconds_ago=max(0, int(standing.heard_ago.total_seconds())),
             left=node.departed and node.left,
+            gpus=() if report is None else report.gpus,
             reasons=standing.reasons,
         ),
     )

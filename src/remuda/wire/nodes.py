@@ -295,6 +295,7 @@ class GpuFigures(Message):
     index: Count
     total_vram: Uint64 = 0
     available_vram: Uint64 = 0
+    name: Annotated[str, OMIT_EMPTY] = ""  # As its driver calls it.
 
 
 class Report(Message):
@@ -483,6 +484,7 @@ class NodeFacts(Message):
     unreachable: Annotated[bool, OMIT_EMPTY] = False  # Some frontend gets no answer at its HTTP address.
     heard_seconds_ago: Annotated[int | None, OMIT_NONE] = None  # By the frontend's clock: how old this is.
     left: Annotated[bool, OMIT_EMPTY] = False  # It left the fleet by its own wish: it is not waited for.
+    gpus: Annotated[Many[GpuFigures], OMIT_EMPTY] = ()  # Of several, where its worker tells them apart.
     reasons: Many[str] = ()
 
 

@@ -57,10 +57,9 @@ class SchedulingRows(RootModel[tuple[SchedulingRow, ...]]):
     """Frontend to admin: all that are stored."""
 
 
-class ModelScheduled(Message):
-    """How one model is scheduled, and how it stands. Ours."""
+class WantedReplicas(Message):
+    """How many replicas one model is to have, where, for how long, and by whose word. Ours."""
 
-    model: str
     origin: str  # `declared`: by an admin; `configured`: in its YAML; `default`: nowhere.
     wanted: str  # In words.
     min_replicas: Count = 0
@@ -69,6 +68,12 @@ class ModelScheduled(Message):
     selector: Annotated[dict[str, str], OMIT_EMPTY] = Field(default_factory=dict)
     pinned: Annotated[bool, OMIT_EMPTY] = False
     keep_alive: Annotated[str, OMIT_EMPTY] = ""  # Empty: the frontend's.
+
+
+class ModelScheduled(WantedReplicas):
+    """How one model is scheduled, and how it stands. Ours."""
+
+    model: str
     loaded: Count = 0
     on_their_way: Count = 0
     waiting: Annotated[str, OMIT_EMPTY] = ""  # Why there are fewer than wanted, and when it is tried again.

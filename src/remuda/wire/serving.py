@@ -20,6 +20,7 @@ from remuda.wire.codec import (
 )
 from remuda.wire.nodes import NodeErrorDetail
 from remuda.wire.operations import OpView
+from remuda.wire.scheduling import WantedReplicas
 
 
 class ReplicaView(Message):
@@ -38,6 +39,9 @@ class ReplicaView(Message):
     memory_bytes: Uint64 = 0  # Set aside for it; 0: not known.
     estimated: Annotated[bool, OMIT_EMPTY] = False  # `memory_bytes` was computed, and not measured.
     in_vram: bool = False
+    gpus: Annotated[
+        Many[Count], OMIT_EMPTY
+    ] = ()  # That it is given, of several; empty: all, or the only one.
     op_id: str = ""  # The operation that loaded it.
     why: Annotated[str, OMIT_EMPTY] = ""  # For what reason it is unloading or unreachable.
     # While its node is silent: when the node was last heard. What has become of the replica is not known.
@@ -115,6 +119,7 @@ class ModelItem(Message):
     storage: Annotated[str, OMIT_EMPTY] = ""  # What object storage lacks of its files, in words.
     # No node has its backend, and no gallery offers it.
     backend_unknown: Annotated[bool, OMIT_EMPTY] = False
+    wanted: Annotated[WantedReplicas | None, OMIT_NONE] = None  # None: an alias, or from an older frontend.
     details: Annotated[ModelDetails | None, OMIT_NONE] = None  # Where it is asked for alone.
 
 

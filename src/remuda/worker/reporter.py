@@ -163,7 +163,7 @@ class Reporter:
 def heartbeat(hardware: Hardware, report: Report) -> Heartbeat:
     """Figures that are not known are left out. A full disk or memory is a figure, and is said."""
     gpus = tuple(
-        GpuFigures(index=gpu.index, total_vram=gpu.total_vram, available_vram=gpu.free_vram)
+        GpuFigures(index=gpu.index, total_vram=gpu.total_vram, available_vram=gpu.free_vram, name=gpu.name)
         for gpu in hardware.separate_gpus
         if gpu.index is not None
     )

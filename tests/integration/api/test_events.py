@@ -114,3 +114,52 @@ async def test_a_revoked_key_ends_its_streams(open_frontend: LiveFrontend) -> No
         await shown.until(lambda one: one.ended)
         refused = await caller.get("/api/events")
     assert refused.status_code == 401
+
+
+async def test_each_gpu_of_several_is_shown_and_only_larger_changes_are_news(frontend: LiveFrontend) -> None:
+    def figures(free: int) -> list[dict[str, object]]:
+        card = {"total_vram": 24 << 30, "name": "RTX 3090"}
+        return [{"index": 0, "available_vram": free, **card}, {"index": 1, "available_vram": 3 << 30, **card}]
+
+    async def beat(sequence: int, free: int) -> None:
+        report = {"boot_id": "boot-1", "sequence": sequence, "gpus": figures(free)}
+        await frontend.heartbeat(node["id"], report=report)
+
+    def free_of(shown: Console) -> list[int]:
+        gpus = shown.named("nodes")["two"]["remuda"].get("gpus", ())
+        return [gpu["available_vram"] for gpu in gpus]
+
+    node = await frontend.register("two", remuda={"boot_id": "boot-1", "version": "0.1.0"})
+    async with console(frontend.admin) as shown:
+        await shown.until(lambda one: "two" in one.named("nodes"))
+        await beat(1, (20 << 30) + 5)
+        await shown.until(lambda one: free_of(one) == [20 << 30, 3 << 30])
+        come = len(shown.events)
+        await beat(2, (20 << 30) + 9)
+        marker = await frontend.register()
+        await shown.until(lambda one: marker["name"] in one.named("nodes"))
+        touched = [one["id"] for _, data in shown.events[come:] for one in data.get("nodes", {})["set"]]
+        assert node["id"] not in touched
+        await beat(3, 6 << 30)
+        await shown.until(lambda one: free_of(one) == [6 << 30, 3 << 30])
+    listed = (await frontend.node(node["id"]))["remuda"]["gpus"]
+    assert [gpu["available_vram"] for gpu in listed] == [6 << 30, 3 << 30]
+
+
+async def test_what_is_declared_of_replicas_is_told_with_the_model(frontend: LiveFrontend) -> None:
+    added = await frontend.admin.post("/api/models", json={"config": "name: several\nbackend: echo\n"})
+    assert added.json()["model"]["wanted"]["origin"] == "default"
+
+    def wanted(shown: Console) -> tuple[object, ...]:
+        told = shown.named("models")["several"]["wanted"]
+        return told["origin"], told["min_replicas"], told["max_replicas"], told.get("every_node", False)
+
+    async with console(frontend.admin) as shown:
+        await shown.until(lambda one: "several" in one.named("models"))
+        body = {"model_name": "several", "max_replicas": 3}
+        await frontend.admin.post("/api/nodes/scheduling", json=body)
+        await shown.until(lambda one: wanted(one) == ("declared", 0, 3, False))
+        await frontend.admin.post("/api/nodes/scheduling", json={"model_name": "several", "spread_all": True})
+        await shown.until(lambda one: wanted(one) == ("declared", 0, 0, True))
+        await frontend.admin.delete("/api/nodes/scheduling/several")
+        await shown.until(lambda one: wanted(one) == ("default", 0, 0, False))

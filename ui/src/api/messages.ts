@@ -4,6 +4,7 @@ import type { components } from './schema';
 type Messages = components['schemas'];
 
 export type Node = Messages['NodeView'];
+export type Gpu = Messages['GpuFigures'];
 export type Model = Messages['ModelItem'] & { id: string };
 export type Replica = Messages['ReplicaView'] & { id: string };
 export type Operation = Messages['OpView'];
@@ -38,6 +39,7 @@ export interface Session {
   version?: string;
   frontend?: string;
 }
+export type Wanted = Messages['WantedReplicas'];
 export type Scheduled = Messages['ModelScheduled'];
 export type Plan = Messages['ModelPlan'];
 export type Explanation = Messages['RequestExplanation'];

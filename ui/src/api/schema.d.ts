@@ -268,6 +268,12 @@ export interface components {
             gallery: string;
             reason: string;
         };
+        GpuFigures: {
+            index: number;
+            total_vram?: number;
+            available_vram?: number;
+            name?: string;
+        };
         HeartbeatReply: {
             message?: string;
             uncommandable?: string;
@@ -475,6 +481,7 @@ export interface components {
             quantisation?: string;
             storage?: string;
             backend_unknown?: boolean;
+            wanted?: components["schemas"]["WantedReplicas"] | null;
             details?: components["schemas"]["ModelDetails"] | null;
             id: string;
         };
@@ -514,6 +521,7 @@ export interface components {
             quantisation?: string;
             storage?: string;
             backend_unknown?: boolean;
+            wanted?: components["schemas"]["WantedReplicas"] | null;
             details?: components["schemas"]["ModelDetails"] | null;
         };
         ModelItems: {
@@ -594,7 +602,6 @@ export interface components {
         };
         ModelRows: components["schemas"]["ModelRow"][];
         ModelScheduled: {
-            model: string;
             origin: string;
             wanted: string;
             min_replicas?: number;
@@ -605,6 +612,7 @@ export interface components {
             };
             pinned?: boolean;
             keep_alive?: string;
+            model: string;
             loaded?: number;
             on_their_way?: number;
             waiting?: string;
@@ -731,6 +739,7 @@ export interface components {
             unreachable?: boolean;
             heard_seconds_ago?: number | null;
             left?: boolean;
+            gpus?: components["schemas"]["GpuFigures"][];
             reasons?: string[];
         };
         NodeFitView: {
@@ -1026,6 +1035,7 @@ export interface components {
             memory_bytes?: number;
             estimated?: boolean;
             in_vram?: boolean;
+            gpus?: number[];
             op_id?: string;
             why?: string;
             unconfirmed_since?: string | null;
@@ -1047,6 +1057,7 @@ export interface components {
             memory_bytes?: number;
             estimated?: boolean;
             in_vram?: boolean;
+            gpus?: number[];
             op_id?: string;
             why?: string;
             unconfirmed_since?: string | null;
@@ -1268,6 +1279,18 @@ export interface components {
             cause: string;
             seconds?: number;
         };
+        WantedReplicas: {
+            origin: string;
+            wanted: string;
+            min_replicas?: number;
+            max_replicas?: number;
+            every_node?: boolean;
+            selector?: {
+                [key: string]: string;
+            };
+            pinned?: boolean;
+            keep_alive?: string;
+        };
         WorkerTokens: {
             http?: string;
             grpc?: string;
@@ -1314,11 +1337,6 @@ export interface components {
         FreeDiskBody: {
             bytes?: number | null;
             dry_run?: boolean;
-        };
-        GpuFigures: {
-            index: number;
-            total_vram?: number;
-            available_vram?: number;
         };
         Heartbeat: {
             available_vram?: number | null;

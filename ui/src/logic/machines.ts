@@ -1,5 +1,5 @@
 /** Machines: how they stand, in words, and what can be done. Pure. */
-import type { Node } from '../api/messages';
+import type { Gpu, Node } from '../api/messages';
 import type { Tone } from './tones';
 
 export interface Standing {
@@ -43,10 +43,25 @@ export function ownLabels(node: Node): [string, string][] {
   return Object.entries(node.labels ?? {}).filter(([key]) => !automatic(key));
 }
 
+/** Where there are several with memories of their own; else none. */
+export function gpusOf(node: Node): readonly Gpu[] {
+  const told = node.remuda?.gpus ?? [];
+  return told.length > 1 ? told : [];
+}
+
+export function usedOfGpu(gpu: Gpu): number {
+  return (gpu.total_vram ?? 0) - (gpu.available_vram ?? 0);
+}
+
+export function gpuName(gpu: Gpu): string {
+  return gpu.name ? `GPU ${gpu.index} · ${gpu.name}` : `GPU ${gpu.index}`;
+}
+
 export function hardware(node: Node): string {
   const known = Boolean(node.gpu_vendor || node.total_vram || node.total_ram);
   if (!known) return 'hardware not reported';
-  const gpu = node.gpu_vendor ? `${node.gpu_vendor} GPU` : node.total_vram ? 'GPU' : 'no GPU';
+  const several = gpusOf(node).length;
+  const gpu = several ? `${several} ${node.gpu_vendor} GPUs`.replace('  ', ' ') : node.gpu_vendor ? `${node.gpu_vendor} GPU` : node.total_vram ? 'GPU' : 'no GPU';
   const arch = node.labels?.['node.arch'];
   const os = node.labels?.['node.os'];
   return [gpu, arch, os].filter(Boolean).join(' · ');

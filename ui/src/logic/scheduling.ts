@@ -1,15 +1,31 @@
 /** How many replicas a model is to have, where, and by whose word. Pure. */
-import type { Plan, Scheduled } from '../api/messages';
+import type { Plan, Scheduled, Wanted } from '../api/messages';
 import { bytes, duration, rate } from './format';
 
 const ORIGINS: Record<string, string> = { declared: 'set here, which counts more than its configuration', configured: 'by its configuration', default: 'as for every model of which nothing is said' };
 
-export function originOf(told: Scheduled): string {
+export function originOf(told: Wanted): string {
   return ORIGINS[told.origin] ?? told.origin;
 }
 
 export function haveLine(told: Scheduled): string {
   return `${told.loaded ?? 0} loaded${told.on_their_way ? `, ${told.on_their_way} on the way` : ''}`;
+}
+
+/** For a cell of a table; what it stands for is the frontend's own sentence. */
+export function wantedShort(told: Wanted | null | undefined): string {
+  if (!told) return '–';
+  const [least, most] = [told.min_replicas ?? 0, told.max_replicas ?? 0];
+  if (told.every_node) return labelsLine(told.selector) ? `all with ${labelsLine(told.selector)}` : 'all';
+  if (least && least === most) return String(least);
+  if (least) return most ? `${least}–${most}` : `${least} or more`;
+  return most ? `up to ${most}` : 'while used';
+}
+
+export function wantedLine(told: Wanted | null | undefined): string {
+  if (!told) return '';
+  const where = labelsLine(told.selector);
+  return `${told.wanted}${where ? `, only on machines with ${where}` : ''} (${originOf(told)})`;
 }
 
 export function labelsLine(selector: Record<string, string> | undefined): string {

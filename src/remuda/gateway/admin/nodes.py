@@ -20,7 +20,7 @@ from remuda.gateway.messages import (
     refuses,
     takes,
 )
-from remuda.gateway.model_views import counted, current_replicas, replicas
+from remuda.gateway.model_views import counted, current_reports, replicas
 from remuda.gateway.services import Svc
 from remuda.wire import nodes as wire
 from remuda.wire.admin import History, HistoryItem, NodeViews
@@ -32,17 +32,19 @@ routes = APIRouter(prefix="/api", tags=["nodes"], dependencies=[Depends(require_
 async def list_nodes(svc: Svc) -> Response:
     """Every node with its status and the facts behind it."""
     standings = await svc.registry.standings()
-    rows = await current_replicas(svc.serving, standings)
-    in_flight = svc.serving.in_flight
-    return answer(NodeViews([counted(node_views.node_view(one), rows, in_flight) for one in standings]))
+    reports = await current_reports(svc.serving, standings)
+    rows, in_flight = await replicas(svc.serving.models, reports), svc.serving.in_flight
+    views = (node_views.node_view(one, reports[one.node.id]) for one in standings)
+    return answer(NodeViews([counted(view, rows, in_flight) for view in views]))
 
 
 @routes.get("/nodes/{node_id}", responses=gives(wire.NodeView, 401, 404))
 async def one_node(node_id: NodePath, svc: Svc) -> Response:
     """One node."""
     standing = await svc.registry.standing(node_id)
-    rows = await replicas(svc.serving.models, {node_id: current_report(standing.node)})
-    return answer(counted(node_views.node_view(standing), rows, svc.serving.in_flight))
+    report = current_report(standing.node)
+    rows = await replicas(svc.serving.models, {node_id: report})
+    return answer(counted(node_views.node_view(standing, report), rows, svc.serving.in_flight))
 
 
 @routes.delete("/nodes/{node_id}", responses=gives(wire.NodeMessage, 401, 404))

@@ -11,10 +11,11 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from remuda.core.errors import Invalid
 from remuda.gateway.guards import require_admin
 from remuda.gateway.messages import KNOWN_FILTERS, ModelPath, answer, gives, read, refuses, takes
+from remuda.gateway.model_views import wanted_replicas
 from remuda.gateway.node_views import check_labels
 from remuda.gateway.services import Svc
 from remuda.models import keep_alive
-from remuda.scheduler.scheduling import ModelScheduling, SchedulingTerms, wanted_in_words
+from remuda.scheduler.scheduling import ModelScheduling, SchedulingTerms
 from remuda.scheduler.scheduling_edits import Scheduled
 from remuda.wire.scheduling import (
     ModelScheduled,
@@ -135,17 +136,9 @@ def _row(one: ModelScheduling) -> SchedulingRow:
 
 
 def _scheduled(one: Scheduled) -> ModelScheduled:
-    config, declared = one.model.config, one.model.stored.terms is not None
     return ModelScheduled(
-        model=config.id,
-        origin="declared" if declared else "configured" if config.scaled else "default",
-        wanted=wanted_in_words(config),
-        min_replicas=config.min_replicas,
-        max_replicas=config.max_replicas,
-        every_node=config.everywhere,
-        selector=dict(config.selector),
-        pinned=config.pinned,
-        keep_alive="" if config.keep_alive is None else keep_alive.render(config.keep_alive),
+        **dict(wanted_replicas(one.model)),
+        model=one.model.config.id,
         loaded=one.loaded,
         on_their_way=one.on_their_way,
         waiting=one.waiting,

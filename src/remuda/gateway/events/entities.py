@@ -25,6 +25,7 @@ from remuda.scheduler.model import Replica
 from remuda.scheduler.service import NO_PROBLEM
 from remuda.wire.codec import GO_ZERO_TIME, Message, encode
 from remuda.wire.console import AttentionItem, ModelEntity, NodeEntity, OperationEntity, ReplicaEntity
+from remuda.wire.nodes import GpuFigures
 from remuda.wire.operations import UpgradeItem
 
 OPERATIONS_SHOWN_MAX: Final = 50  # Finished ones; those under way are all shown.
@@ -39,6 +40,7 @@ _AT_WORK: Final = frozenset({State.RUNNING, State.STOPPING, State.FAILED})
 
 _DRIFT_EVERY_S: Final = 30.0
 M = TypeVar("M", bound=Message)
+_Gpus = tuple[GpuFigures, ...]
 _Known = dict[str, tuple[object, M, bytes]]
 """By id: what an entity was made of, itself, and its bytes."""
 
@@ -70,9 +72,11 @@ class Entities:
 
     async def _look(self) -> Rendered:
         standings = await self._registry.standings()
-        rows = await model_views.current_replicas(self._serving, standings)
+        reports = await model_views.current_reports(self._serving, standings)
+        rows = await model_views.replicas(self._serving.models, reports)
+        gpus = {id: _rounded(report.gpus) for id, report in reports.items() if report is not None}
         rendered = {
-            "nodes": self._render_nodes(standings, rows),
+            "nodes": self._render_nodes(standings, rows, gpus),
             "models": await self._render_models(standings, rows),
             "replicas": self._render_replicas(standings, rows),
             "operations": await self._operations.look(),
@@ -94,7 +98,9 @@ class Entities:
             found = (await self._upgrades.current()).upgrades.values()
             self._drift = tuple(upgrade_item(one) for one in found)
 
-    def _render_nodes(self, standings: Sequence[Standing], rows: Sequence[Replica]) -> Mapping[str, bytes]:
+    def _render_nodes(
+        self, standings: Sequence[Standing], rows: Sequence[Replica], gpus: Mapping[NodeId, _Gpus]
+    ) -> Mapping[str, bytes]:
         of_node = defaultdict[NodeId, list[Replica]](list)
         for row in rows:
             of_node[row.node].append(row)
@@ -102,10 +108,11 @@ class Entities:
         for standing in standings:
             mine = of_node[standing.node.id]
             in_flight = {row.key: self._serving.in_flight(row.key) for row in mine}
-            made_of = _of_node(standing), mine, in_flight
+            cards = gpus.get(standing.node.id, ())
+            made_of = _of_node(standing), mine, in_flight, cards
             known = self._nodes.get(standing.node.id)
             if known is None or known[0] != made_of:
-                shown = _node(standing, mine, in_flight)
+                shown = _node(standing, mine, in_flight, cards)
                 known = made_of, shown, encode(shown)
             now[standing.node.id] = known
         self._nodes = now
@@ -166,7 +173,16 @@ def _of_node(standing: Standing) -> object:
     )
 
 
-def _node(standing: Standing, rows: Sequence[Replica], in_flight: Mapping[ReplicaKey, int]) -> NodeEntity:
+def _rounded(gpus: _Gpus) -> _Gpus:
+    return tuple(
+        one.model_copy(update={"available_vram": one.available_vram // _ROUNDED_BYTES * _ROUNDED_BYTES})
+        for one in gpus
+    )
+
+
+def _node(
+    standing: Standing, rows: Sequence[Replica], in_flight: Mapping[ReplicaKey, int], gpus: _Gpus
+) -> NodeEntity:
     view = model_views.counted(node_views.node_view(standing), rows, in_flight.__getitem__)
     assert view.remuda is not None, "node_view gives the facts"
     healthy = standing.status is NodeStatus.HEALTHY
@@ -174,7 +190,7 @@ def _node(standing: Standing, rows: Sequence[Replica], in_flight: Mapping[Replic
     still = {
         "last_heartbeat": GO_ZERO_TIME if healthy else view.last_heartbeat,
         "updated_at": GO_ZERO_TIME,
-        "remuda": view.remuda.model_copy(update={"heard_seconds_ago": None}),
+        "remuda": view.remuda.model_copy(update={"heard_seconds_ago": None, "gpus": gpus}),
     }
     return NodeEntity(**{**dict(view), **rounded, **still})
 
