@@ -4,10 +4,13 @@
 
 A real registry serves the file over HTTP, and SeaweedFS over S3, both on loopback. Over HTTP the rival is
 `curl`, over S3 the client library alone, writing what it streams to a file. Neither checks a digest nor makes
-what it wrote durable; ours does both. The best round of each counts.
+what it wrote durable; ours does both. The library is also measured with a digest, which says how much of the
+difference that is: on two cores, one of which serves, nothing hashes beside it for nothing. The best round of
+each counts.
 Aims: at least 0.8 of curl, 0.9 of the library.
 """
 
+import hashlib
 import tempfile
 import time
 from functools import partial
@@ -30,17 +33,20 @@ from remuda.oci.blobs import BlobStore
 REPOSITORY = "bench/model"
 BUCKET = "models"
 AIMS = {"https": ("curl", 0.8), "s3": ("obstore", 0.9)}
+HASHED = "obstore, SHA-256"
 
 
 def fetched_by_curl(url: str, folder: Path) -> Run:
     return curl("-o", str(folder / "model"), url)
 
 
-def obstore(endpoint: str, folder: Path) -> Run:
-    began = time.perf_counter()
+def obstore(endpoint: str, hashed: bool, folder: Path) -> Run:
+    began, state = time.perf_counter(), hashlib.sha256()
     with (folder / "model").open("wb") as file:
         for chunk in bucket(endpoint).get("model.gguf").stream(min_chunk_size=1 << 20):
             file.write(chunk)
+            if hashed:
+                state.update(chunk)
     return Run(time.perf_counter() - began)
 
 
@@ -60,6 +66,8 @@ def ours(file: RemoteFile, env: dict[str, str], folder: Path) -> Run:
 
 
 def fetch_here(file: RemoteFile, env: dict[str, str], folder: Path) -> Run:
+    import obstore  # noqa: F401 - as a process has that fetched before; its rivals have it, too.
+
     configure("warning")
     return anyio.run(measured_fetch, file, env, folder, backend_options={"use_uvloop": True})
 
@@ -76,7 +84,8 @@ def report(runs: dict[str, list[Run]], size_mb: float) -> None:
     for name, rate in reached.items():
         rival, aim = AIMS.get(name, ("", 0.0))
         compared = f"   {rate / reached[rival]:.2f} of {rival}; aim {aim}" if rival else ""
-        print(f"{name:10} {rate:6.0f} MB/s{compared}", flush=True)
+        print(f"{name:16} {rate:6.0f} MB/s{compared}", flush=True)
+    print(f"s3 is {reached['s3'] / reached[HASHED]:.2f} of {HASHED}", flush=True)
 
 
 def main() -> None:
@@ -102,7 +111,8 @@ def main() -> None:
             contenders: dict[str, Contender] = {
                 "curl": partial(fetched_by_curl, url),
                 "https": partial(ours, web, env),
-                "obstore": partial(obstore, storage.endpoint),
+                "obstore": partial(obstore, storage.endpoint, False),
+                HASHED: partial(obstore, storage.endpoint, True),
                 "s3": partial(ours, stored, env),
             }
             report(compete(contenders, chosen.rounds, folder), size / 1e6)
