@@ -9,6 +9,8 @@ ADD_SPECIAL_TOKENS: Final = "remuda-add-special-tokens"
 STOP_SEQUENCE: Final = "remuda-stop-sequence"
 """With the status of an answer: the stop sequence at which it ended, as JSON. Left out where it ended by
 itself."""
+CACHED_TOKENS: Final = "remuda-cached-tokens"
+"""With the status of an answer: how many tokens of the prompt were known from earlier ones, as a number."""
 ENGINE_ENDED: Final = "remuda-engine-ended"
 """An engine was ended because one of its steps took too long with the grammar of this call, or with one of
 several that it worked on."""

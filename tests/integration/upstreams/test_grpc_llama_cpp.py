@@ -145,6 +145,44 @@ async def test_a_tool_that_must_be_called_is_called_though_the_models_template_h
     assert finish_reason == "tool_calls"
 
 
+@pytest.mark.parametrize("stream", [True, False], ids=["streaming", "whole"])
+@pytest.mark.parametrize("model", [SMOL, TEMPLATED], ids=["own template", "written templates"])
+async def test_a_call_that_is_cut_at_the_limit_is_told_as_far_as_it_is(
+    upstream: Rendered, model: ModelConfig, stream: bool
+) -> None:
+    client = Client()
+    long = {
+        "type": "object",
+        "properties": {"city": {"type": "string", "minLength": 400}},
+        "required": ["city"],
+    }
+    tool = {"type": "function", "function": {"name": "weather", "parameters": long}}
+    body = {"tools": [tool], "tool_choice": "required", "stream": stream, "max_tokens": 30}
+
+    await upstream.serve(chat("What is the weather in Paris?", model, **body), client)
+
+    choices = [event["choices"][0] for event in client.events] if stream else client.json["choices"]
+    messages = [choice["delta" if stream else "message"] for choice in choices]
+    pieces = [call["function"] for message in messages for call in message.get("tool_calls", [])]
+    arguments = "".join(piece["arguments"] for piece in pieces)
+    assert "".join(message.get("content") or "" for message in messages) == ""
+    assert (pieces[0]["name"], arguments[:1], choices[-1]["finish_reason"]) == ("weather", "{", "length")
+
+
+async def test_what_was_known_of_a_prompt_from_an_earlier_one_is_told(upstream: Rendered) -> None:
+    question = "Which rivers meet in the city of Passau, and what are they called there?"
+    told = []
+    for _ in range(2):
+        client = Client()
+        await upstream.serve(chat(question, SMOL, max_tokens=4, stream=False), client)
+        told.append(client.json)
+
+    usage, timings = told[-1]["usage"], told[-1]["timings"]
+    cached = usage["prompt_tokens_details"]["cached_tokens"]
+    assert 10 < cached < usage["prompt_tokens"]
+    assert timings["prompt_n"] + cached == usage["prompt_tokens"]
+
+
 async def test_a_strict_tool_is_called_by_grammar_where_the_models_template_has_no_place_for_it(
     upstream: Rendered,
 ) -> None:

@@ -213,3 +213,37 @@ def test_no_more_calls_are_told_than_one_where_that_was_asked() -> None:
     written = ReplyDecoder(reading=WEATHER, one_call=True)
     assert written.decode(pb.Reply(message=f"[{CALL}, {CALL}]".encode())) is None
     assert len(written.end().tool_calls) == 1
+
+
+BOUND = ToolCallSearch(frozenset({"weather"}), "answer", bound=True)
+
+
+@pytest.mark.parametrize(
+    ("text", "told", "calls"),
+    [
+        (CALL[:-4], "", [("weather", '{"city": "Ul')]),
+        ('{"name": "wea', "", []),
+        ('{"name": "answer", "arguments": {"message": "It rai', "It rai", []),
+    ],
+)
+def test_a_call_that_is_cut_at_the_limit_is_no_text(
+    text: str, told: str, calls: list[tuple[str, str]]
+) -> None:
+    decoder = ReplyDecoder(5, reading=BOUND)
+    decoder.decode(pb.Reply(message=text.encode(), tokens=5))
+    last = decoder.end()
+    assert last.text == told
+    assert [(call.name, call.arguments) for call in last.tool_calls] == calls
+    assert decoder.finish_reason == "length"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"), [('{"city": "Ul', "length"), ('{"city": "Ulm"}', "tool_calls")]
+)
+def test_a_call_that_a_backend_took_out_was_cut_if_its_arguments_were(arguments: str, reason: str) -> None:
+    decoder = ReplyDecoder(5, reading=WEATHER)
+    for number, part in enumerate((arguments[:3], arguments[3:])):
+        call = pb.ToolCallDelta(index=0, name="" if number else "weather", arguments=part)
+        decoder.decode(pb.Reply(chat_deltas=[pb.ChatDelta(tool_calls=[call])], tokens=4 + number))
+    decoder.end()
+    assert decoder.finish_reason == reason

@@ -24,7 +24,7 @@ from remuda.core.entropy import Entropy
 from remuda.core.slices import Sliced
 from remuda.core.tasks import TaskOwner
 from remuda.rpc import backend_pb2 as pb
-from remuda.rpc.metadata import ADD_SPECIAL_TOKENS, STOP_SEQUENCE
+from remuda.rpc.metadata import ADD_SPECIAL_TOKENS, CACHED_TOKENS, STOP_SEQUENCE
 
 T = TypeVar("T")
 _CALL_ID_BYTES = 12
@@ -89,7 +89,7 @@ class LlamaCppBackend(Backend):
         with self._running_engine() as loaded:
             plan = plan_generation(request, loaded.context_size, template_has_tools=loaded.template_has_tools)
             generation = await _in_turns(plan)
-            stops, stopped_at = bool(request.StopPrompts), ""
+            stops, stopped_at, cached = bool(request.StopPrompts), "", None
             reply_of = replies.chat_reply if generation.chat else replies.completion_reply
             call = CallReading(self._entropy.token(_CALL_ID_BYTES)) if generation.forced_call else None
             async with (
@@ -100,13 +100,15 @@ class LlamaCppBackend(Backend):
                     async for events in batches:
                         if stops:
                             stopped_at = stopped_at or replies.stopping_word(events)
+                        if cached is None:
+                            cached = replies.cached_tokens(events)
                         if reply := reply_of(events):
                             work.generating = True
                             yield call.hear(reply) if call else reply
                 if call:
                     yield call.end()
-            if stopped_at:
-                context.set_trailing_metadata(((STOP_SEQUENCE, json.dumps(stopped_at)),))
+            told = ((STOP_SEQUENCE, json.dumps(stopped_at)),) if stopped_at else ()
+            context.set_trailing_metadata(told if cached is None else (*told, (CACHED_TOKENS, str(cached))))
 
     async def Predict(self, request: pb.PredictOptions, context: Context) -> pb.Reply:
         # As a stream, too: only between two tokens can the engine be told that the client has left.

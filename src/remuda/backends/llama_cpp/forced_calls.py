@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from remuda.core.cut_calls import cut_calls
 from remuda.rpc import backend_pb2 as pb
 
 _ASKED = (
@@ -89,7 +90,8 @@ class CallReading:
         return answer
 
     def end(self) -> pb.Reply:
-        """The call, or the text of one that broke off, with the numbers of the last reply."""
+        """The call, as far as it was written, with the numbers of the last reply. Text that is none is told
+        as it is."""
         text = "".join(self._text)
         reply = pb.Reply()
         reply.CopyFrom(self._last)
@@ -97,6 +99,9 @@ class CallReading:
         del reply.chat_deltas[:]
         if call := _read(text, self._id):
             reply.chat_deltas.add(tool_calls=[call])
+        elif (cut := cut_calls(text)) is not None:
+            calls = [pb.ToolCallDelta(id=self._id, name=one.name, arguments=one.arguments) for one in cut]
+            reply.chat_deltas.add(tool_calls=calls)
         elif text:
             reply.message = text.encode()
             reply.chat_deltas.add(content=text)

@@ -120,6 +120,14 @@ def stopping_word(events: Sequence[bytes]) -> str:
     return ""
 
 
+def cached_tokens(events: Sequence[bytes]) -> int | None:
+    """How many of the prompt's tokens the engine knew from earlier ones; None: it is not told here."""
+    for event in map(_decoded, (each for each in events if b'"cache_n"' in each)):
+        if timings := event.get("timings"):
+            return int(timings["cache_n"])
+    return None
+
+
 def whole(replies: Iterable[pb.Reply]) -> pb.Reply:
     """One Reply that says what all of a stream said."""
     last = pb.Reply()

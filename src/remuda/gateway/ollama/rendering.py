@@ -14,7 +14,7 @@ from msgspec import Raw
 
 from remuda.core.slices import Budget, Sliced
 from remuda.gateway.inference.floats import short_floats
-from remuda.gateway.inference.text_answers import Choice, ToolCall, choice_of
+from remuda.gateway.inference.text_answers import Choice, choice_of
 from remuda.inference.answers import Delta, FinishReason, Usage, Vector
 from remuda.inference.model import InferenceCall
 
@@ -94,10 +94,10 @@ class OllamaTexts:
     def closing(self, index: int, reason: FinishReason, last: Delta) -> bytes:
         self._done_reason = reason
         written = self.piece(index, last) if any(last) else b""
-        called = choice_of(self._call, index, self._calls, reason).calls
-        if not called:
+        failed, made = _spoken(choice_of(self._call, index, self._calls, reason))
+        if not failed and not made:
             return written
-        return written + self._said(*_spoken(called)) + b',"done":false}\n'
+        return written + self._said(failed, "", made) + b',"done":false}\n'
 
     def ending(self, usage: Usage) -> bytes:
         return self._said("", "") + self._finished(usage) + b"\n"
@@ -105,7 +105,7 @@ class OllamaTexts:
     def whole(self, choices: Sequence[Choice], usage: Usage) -> bytes:
         choice = choices[0]
         self._done_reason = choice.finish_reason
-        failed, _, calls = _spoken(choice.calls)
+        failed, calls = _spoken(choice)
         said = self._said(choice.text + failed, choice.reasoning, calls, choice.logprobs)
         return said + self._finished(usage)
 
@@ -120,17 +120,20 @@ class OllamaTexts:
         return b',"done":true,"done_reason":"%b"%b}' % (reason, _figures(self._spent(), usage))
 
 
-def _spoken(calls: Sequence[ToolCall]) -> tuple[str, str, list[Raw]]:
-    """Calls with objects for arguments. What a model wrote that is none is shown as it is: a text."""
+def _spoken(choice: Choice) -> tuple[str, list[Raw]]:
+    """Calls with objects for arguments. What a model wrote that is none is shown as it is: a text. One that
+    broke off at the answer's limit has no place in this API."""
     failed, made = list[str](), list[Raw]()
-    for number, call in enumerate(calls):
+    for number, call in enumerate(choice.calls):
         arguments = _object(call.arguments)
+        if choice.finish_reason is FinishReason.LENGTH and (arguments is None or not call.arguments):
+            continue
         if arguments is None:
             failed.append(_encode({"name": call.name, "arguments": call.arguments}).decode())
             continue
         function = {"index": number, "name": call.name, "arguments": arguments}
         made.append(Raw(_encode({"id": call.id, "function": function})))
-    return "\n".join(failed), "", made
+    return "\n".join(failed), made
 
 
 def _object(text: str) -> Raw | None:

@@ -11,15 +11,18 @@ from typing import Final
 
 import msgspec
 
+from remuda.core.cut_calls import cut_calls, cut_message, whole_arguments
 from remuda.inference.answers import Delta, FinishReason, ToolCallDelta, Usage
 from remuda.models.tool_text import tool_calls_in
 from remuda.rpc import backend_pb2 as pb
-from remuda.rpc.metadata import STOP_SEQUENCE
+from remuda.rpc.metadata import CACHED_TOKENS, STOP_SEQUENCE
 from remuda.upstreams.grpc.predict_request import ToolCallSearch
 
 _OPEN: Final = "<think>"
 _CLOSE: Final = "</think>"
 _STOP_SEQUENCE: Final = STOP_SEQUENCE.encode()
+_CACHED_TOKENS: Final = CACHED_TOKENS.encode()
+_TOKENS_DIGITS_MAX: Final = 10
 
 
 class _Place(Enum):
@@ -142,6 +145,8 @@ class ReplyDecoder:
         self._thoughts = Thoughts() if thoughts else None
         self._by_deltas = False
         self._called = False
+        self._last_call = -1
+        self._arguments: list[str] = []  # Of that call.
         self._held: list[str] = []
         self._may_be_call = False  # As far as its first letter tells.
         self._pieces = 0  # Replies with something in them: each is at least one token.
@@ -160,7 +165,8 @@ class ReplyDecoder:
             if calls and self._one_call:
                 calls = self._of_first_call(calls)
             self._by_deltas = self._by_deltas or bool(content or reasoning or calls)
-            self._called = self._called or bool(calls)
+            if calls:
+                self._note_calls(calls)
         if not self._by_deltas:
             content, reasoning = self._read(self._runes.feed(message))
         if self._reading is not None and content and (self._reading.bound or not self._by_deltas):
@@ -182,13 +188,30 @@ class ReplyDecoder:
         text = "".join(self._held) + rest
         if self._called or (self._by_deltas and not reading.bound):
             return Delta(text if reading.bound else "", thought)
+        content, found = self._calls_in(text, reading)
+        calls = [ToolCallDelta(index, name=name, arguments=told) for index, (name, told) in enumerate(found)]
+        if calls:
+            self._note_calls(calls)
+        return Delta(content, thought, calls)
+
+    def _calls_in(self, text: str, reading: ToolCallSearch) -> tuple[str, Sequence[tuple[str, str]]]:
+        """What was said beside calls, and of these the names and arguments."""
         parsed = tool_calls_in(text, reading.names, reading.no_action or "")
-        self._called = bool(parsed.calls)
-        calls = [
-            ToolCallDelta(index, name=call.name, arguments=call.arguments_json)
-            for index, call in enumerate(parsed.calls[:1] if self._one_call else parsed.calls)
-        ]
-        return Delta(parsed.content, thought, calls)
+        calls: Sequence[tuple[str, str]] = [(call.name, call.arguments_json) for call in parsed.calls]
+        content = parsed.content
+        if reading.bound and not calls and content == text and self._cut_off():
+            cut = cut_calls(text)
+            if cut is not None:
+                content = "".join(cut_message(one.arguments) for one in cut if one.name == reading.no_action)
+                calls = [one for one in cut if one.name in reading.names]
+        return content, calls[:1] if self._one_call else calls
+
+    def _note_calls(self, calls: Sequence[ToolCallDelta]) -> None:
+        self._called = True
+        for call in calls:
+            if call.index != self._last_call:
+                self._last_call, self._arguments = call.index, []
+            self._arguments.append(call.arguments)
 
     def _of_first_call(self, calls: Sequence[ToolCallDelta]) -> Sequence[ToolCallDelta]:
         if self._first_call is None:
@@ -209,12 +232,16 @@ class ReplyDecoder:
     @property
     def finish_reason(self) -> FinishReason:
         """Known after `end`."""
-        if self._called:
-            return FinishReason.TOOL_CALLS
+        if not self._called:
+            return FinishReason.LENGTH if self._cut_off() else FinishReason.STOP
+        # A call that is whole was ended by its model.
+        broke_off = self._cut_off() and not whole_arguments("".join(self._arguments))
+        return FinishReason.LENGTH if broke_off else FinishReason.TOOL_CALLS
+
+    def _cut_off(self) -> bool:
         # Not every backend counts tokens.
         tokens = self._completion_tokens or self._pieces
-        cut_off = 0 < self._tokens_max <= tokens or self._filled_context()
-        return FinishReason.LENGTH if cut_off else FinishReason.STOP
+        return 0 < self._tokens_max <= tokens or self._filled_context()
 
     def _filled_context(self) -> bool:
         """More tokens than the context has are told by backends that forget the oldest and go on."""
@@ -255,6 +282,12 @@ def stop_sequence_in(trailers: Mapping[bytes, bytes]) -> str:
         return msgspec.json.decode(told, type=str)
     except msgspec.DecodeError:
         return ""
+
+
+def cached_tokens_in(trailers: Mapping[bytes, bytes]) -> int | None:
+    """Of the prompt, as our backends tell it; None: that is not told."""
+    told = trailers.get(_CACHED_TOKENS, b"")
+    return int(told) if told.isdigit() and len(told) <= _TOKENS_DIGITS_MAX else None
 
 
 def _checked(logprobs: bytes) -> bytes:

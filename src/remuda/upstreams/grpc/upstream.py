@@ -2,7 +2,7 @@
 several side by side; embeddings and rankings. What needs files is in `media_calls`.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import assert_never
@@ -37,7 +37,7 @@ from remuda.upstreams.grpc.loading import is_llama
 from remuda.upstreams.grpc.media import MARKER
 from remuda.upstreams.grpc.media_calls import MediaCalls
 from remuda.upstreams.grpc.predict_request import GenerationRequest, Preset
-from remuda.upstreams.grpc.reply_decoder import ReplyDecoder, stop_sequence_in
+from remuda.upstreams.grpc.reply_decoder import ReplyDecoder, cached_tokens_in, stop_sequence_in
 from remuda.upstreams.http.request_files import RequestFiles
 from remuda.upstreams.http2.failures import CallFailed, GrpcStatus
 from remuda.upstreams.http2.stream import Http2Stream
@@ -132,7 +132,7 @@ class TextGenerator:
                     raise
         finally:  # What was said before it broke off was said, too.
             self._count(generation, decoder.usage)
-        self._call.tally.stop_sequence = stop_sequence_in(stream.trailers)
+        self._note_trailers(stream.trailers)
         last = decoder.end()
         await self._sink.finish(index, decoder.finish_reason, last)
 
@@ -145,7 +145,7 @@ class TextGenerator:
         if (delta := decoder.decode(reply)) is not None:
             await self._sink.write(index, delta)
         self._count(generation, decoder.usage)
-        self._call.tally.stop_sequence = stop_sequence_in(stream.trailers)
+        self._note_trailers(stream.trailers)
         last = decoder.end()
         await self._sink.finish(index, decoder.finish_reason, last)
 
@@ -154,6 +154,12 @@ class TextGenerator:
         tally.last_token_s = now_s = self._clock.monotonic()
         if tally.first_token_s is None:
             tally.first_token_s = now_s
+
+    def _note_trailers(self, trailers: Mapping[bytes, bytes]) -> None:
+        self._call.tally.stop_sequence = stop_sequence_in(trailers)
+        if (cached := cached_tokens_in(trailers)) is not None:
+            prompt = self._usage.prompt_tokens
+            self._usage = self._usage._replace(cached_tokens=min(cached, prompt))
 
     def _count(self, generation: GenerationRequest, usage: Usage) -> None:
         """A prompt counts once, however many answers it gets."""

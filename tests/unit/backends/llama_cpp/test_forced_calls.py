@@ -73,12 +73,26 @@ def test_probabilities_are_told_once() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ['{"name": "weather", "argum', '{"name": "weather", "arguments": {"city": "}}', "[]"]
+    ("text", "arguments"),
+    [('{"name": "weather", "argum', ""), ('{"name": "weather", "arguments": {"city": "}}', '{"city": "}}')],
 )
-def test_a_call_that_breaks_off_is_told_as_it_is(text: str) -> None:
-    reading = CallReading("")
+def test_of_a_call_that_breaks_off_the_beginning_is_told(text: str, arguments: str) -> None:
+    reading = CallReading("id-1")
     reading.hear(piece(text, 5))
-    assert reading.end() == piece(text, 5)
+    call = pb.ToolCallDelta(id="id-1", name="weather", arguments=arguments)
+    assert reading.end() == pb.Reply(tokens=5, chat_deltas=[pb.ChatDelta(tool_calls=[call])])
+
+
+def test_a_call_that_breaks_off_before_its_name_is_told_as_nothing() -> None:
+    reading = CallReading("id-1")
+    reading.hear(piece('{"name": "wea', 5))
+    assert reading.end() == pb.Reply(tokens=5, chat_deltas=[pb.ChatDelta()])
+
+
+def test_what_is_no_call_is_told_as_it_is() -> None:
+    reading = CallReading("")
+    reading.hear(piece("[]", 5))
+    assert reading.end() == piece("[]", 5)
 
 
 def test_an_answer_without_a_word_stays_without() -> None:
