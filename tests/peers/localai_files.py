@@ -12,7 +12,7 @@ import secrets
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -20,6 +20,7 @@ from urllib.parse import unquote, urlsplit
 
 _RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
 _READ_BYTES = 64 << 10
+_LINGER_S = 0.5
 
 
 @dataclass
@@ -236,6 +237,18 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(body)
+        if self.command == "PUT":
+            self._linger()
+
+    def _linger(self) -> None:
+        """As Go's server does: closed at once, with a part of the body unread, the answer could be lost to a
+        client that still sends."""
+        with suppress(OSError):
+            self.wfile.flush()
+            self.connection.shutdown(socket.SHUT_WR)
+            self.connection.settimeout(_LINGER_S)
+            while self.connection.recv(_READ_BYTES):
+                pass
 
 
 def _digest(path: Path) -> str:

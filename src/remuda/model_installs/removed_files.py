@@ -3,7 +3,9 @@ model needs. What is on this machine is looked at, so some of it blocks on the d
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from datetime import timedelta
 from pathlib import Path, PurePosixPath
+from typing import Final
 
 from remuda.core.errors import Invalid
 from remuda.fleet.health import Standing
@@ -14,9 +16,12 @@ from remuda.models.gguf import parts_of
 from remuda.models.needed_files import needed_files
 from remuda.models.paths import named_files
 from remuda.models.reading import read_model
+from remuda.ops.ports import View
 from remuda.ops.reasons import StepCause, StepReason, because
 from remuda.scheduler.model import StoredModel
 from remuda.wire.nodes import Report
+
+_REPORTED_WITHIN: Final = timedelta(seconds=60)  # What a worker has fetched, while it lives and is heard.
 
 
 def removed_paths(
@@ -95,6 +100,17 @@ def has_any(node: Standing, paths: Collection[str]) -> bool:
     if report is None:
         return False
     return report.model_files_more or any(one.path in paths for one in report.model_files)
+
+
+def may_have_unreported(node: Standing, loads: Iterable[View]) -> bool:
+    """Whether one of these loads may have brought files to it since it reported last: a worker that dies soon
+    after a load, or during one, has not told of them."""
+    for load in loads:
+        if any(step.node == node.node.id for step in load.steps):
+            ended = load.operation.finished_at
+            if ended is None or node.node.last_heartbeat < ended + _REPORTED_WITHIN:
+                return True
+    return False
 
 
 def _last_report(standing: Standing) -> Report | None:

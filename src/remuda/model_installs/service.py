@@ -25,7 +25,13 @@ from remuda.model_installs.companions import files_and_downloads, main_artifact
 from remuda.model_installs.installer import check_replaceable
 from remuda.model_installs.naming import checked_name, default_name, uploaded_name
 from remuda.model_installs.ports import InstalledModels
-from remuda.model_installs.removed_files import brought_for, has_any, removed_paths, why_left
+from remuda.model_installs.removed_files import (
+    brought_for,
+    has_any,
+    may_have_unreported,
+    removed_paths,
+    why_left,
+)
 from remuda.model_installs.rooms import node_rooms
 from remuda.model_installs.uploads import ModelUploads
 from remuda.models.files import checked_path
@@ -206,9 +212,20 @@ class ModelInstalls:
         brought = () if files else tuple(brought_for(name, nodes))
         paths = await run_sync(removed_paths, self._models_path, found, others, brought)
         peers = files or found.manifest is not None  # They remove whatever is called so.
-        having = [one for one in nodes if paths and (peers if is_localai(one.node) else has_any(one, paths))]
+        loads = await self._loads_of(name)
+        having = [
+            one
+            for one in nodes
+            if paths
+            and (peers if is_localai(one.node) else has_any(one, paths) or may_have_unreported(one, loads))
+        ]
         left = [one for one in nodes if paths and is_localai(one.node) and not peers]
         return Removal(found, paths, tuple(having), tuple(left))
+
+    async def _loads_of(self, model: str) -> Sequence[View]:
+        """Also those that are no longer shown."""
+        which = Filter(kinds=frozenset({Kind.LOAD}), model=model, dismissed=True, limit=_LIVE_MAX)
+        return await self._operations.views(which)
 
     async def remove(self, name: str, by: str, *, files: bool = False) -> Submitted:
         """The operation that does it."""

@@ -80,8 +80,8 @@ def test_another_file_of_the_same_name_and_size_is_not_served(three: Fleet) -> N
 
 
 def test_what_was_brought_to_workers_goes_with_the_model(three: Fleet) -> None:
-    """Also from one that is away, once it returns, and after the frontend was killed meanwhile; what people
-    have put there stays."""
+    """Also from one that was killed before it reported what it had fetched, once it returns, and after the
+    frontend was killed meanwhile; what people have put there stays."""
     three.put("letters.bin", 1 << 20)
     three.add("letters", "letters.bin", selector={"called": "one"})
     assert three.chat("letters") == "one two three"

@@ -334,5 +334,5 @@ async def test_requests_with_random_leavers_and_breaks_leave_no_socket_open(
         await wait_until(lambda: server.open == pool.idle)
         pool.close()
         await wait_until(lambda: server.open == 0)
-    assert left > requests // 10
-    assert broke > requests // 100
+    assert left  # How many is up to the machine's speed.
+    assert broke

@@ -1,17 +1,29 @@
 """Which files go with a model, and which nodes have some of them."""
 
 from dataclasses import replace
+from datetime import datetime, timedelta
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from remuda.core.ids import NodeId, ReplicaKey
 from remuda.fleet.health import Standing
 from remuda.fleet.model import StoredReport
-from remuda.model_installs.removed_files import brought_for, has_any, removed_paths, users_of
+from remuda.model_installs.removed_files import (
+    brought_for,
+    has_any,
+    may_have_unreported,
+    removed_paths,
+    users_of,
+)
+from remuda.ops.model import Goal, Kind, Operation, OpId, ReplicaTarget, RollOut, Source, Step
+from remuda.ops.ports import View
 from remuda.scheduler.model import ADDED, StoredModel
 from remuda.wire.codec import encode
 from remuda.wire.nodes import ModelFile, Report
+from tests.support.clocks import START
 from tests.unit.scheduler.standing import a_view
 
 
@@ -47,6 +59,29 @@ def test_what_was_fetched_for_an_earlier_form_of_the_model_goes_as_well(tmp_path
     assert paths == ("new.gguf", "old.gguf")
     assert has_any(node, paths)
     assert not has_any(node, ("new.gguf",))
+
+
+def load_of(node: NodeId, finished_at: datetime | None) -> View:
+    source, target = Source(""), ReplicaTarget(ReplicaKey("qwen", 0))
+    op = OpId("op")
+    operation = Operation(
+        op, Kind.LOAD, source, RollOut(1), "", START, finished_at=finished_at, target=target
+    )
+    return View(operation, (Step(op, node, "attic", Kind.LOAD, source, Goal(())),), 1)
+
+
+@pytest.mark.parametrize(
+    ("heard_s_later", "unreported"), [(None, True), (-3600, True), (0, True), (59, True), (61, False)]
+)
+def test_a_node_that_was_not_heard_since_a_load_may_have_its_files(
+    heard_s_later: int | None, unreported: bool
+) -> None:
+    """Its worker may have been killed before it told of them. None: the load has not ended."""
+    standing = a_view("attic").standing
+    heard = standing.node.last_heartbeat
+    ended = None if heard_s_later is None else heard - timedelta(seconds=heard_s_later)
+    assert may_have_unreported(standing, [load_of(standing.node.id, ended)]) == unreported
+    assert not may_have_unreported(standing, [load_of(NodeId("another"), ended)])
 
 
 FILES = st.sampled_from(("a/m.gguf", "a/proj.gguf", "a/b/lora.gguf", "m.gguf", "proj.gguf"))
