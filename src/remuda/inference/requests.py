@@ -190,6 +190,26 @@ def answer_count(request: ChatRequest | CompletionRequest) -> int:
     return each if tokens else each * max(len(request.prompt), 1)
 
 
+def text_of(message: RequestMessage, between: str = "") -> str:
+    """Its text; of several parts those that are text, one after the other."""
+    content = message.content
+    if isinstance(content, list):
+        return between.join(part.text for part in content if part.type == "text")
+    return content or ""
+
+
+def has_media(request: object) -> bool:
+    """Some message has a part that is not text. Few requests do: what looks closer is left out for others."""
+    if not isinstance(request, ChatRequest):
+        return False
+    return any(
+        part.type != "text"
+        for message in request.messages
+        if isinstance(message.content, list)
+        for part in message.content
+    )
+
+
 def media_of(chat: ChatRequest) -> tuple[int, int]:
     """How many images and recordings it has, and how many bytes of it these are."""
     count, size = 0, 0

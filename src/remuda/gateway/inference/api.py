@@ -43,7 +43,7 @@ from remuda.inference.answers import AnswerSink
 from remuda.inference.large_bodies import CHEAP_BYTES_MAX, Slicer
 from remuda.inference.media_requests import MediaRequest
 from remuda.inference.model import InferenceCall, Request, RequestKind
-from remuda.inference.requests import CompletionRequest
+from remuda.inference.requests import CompletionRequest, has_media
 from remuda.models.config import SESSION
 from remuda.router.loading import ModelUnknown
 from remuda.router.table import RoutedModel
@@ -231,7 +231,7 @@ class InferenceHandler:
 
     async def _written(self, known: ParsedRequest, body: bytes) -> bytes:
         """The request as OpenAI's JSON, with what its links lead to in their place."""
-        linked = await self._links.fetch(known.request)
+        linked = await self._links.fetch(known.request) if has_media(known.request) else ()
         written = known.openai_body(body)
         return body_with(body, linked) if linked and written is body else written
 

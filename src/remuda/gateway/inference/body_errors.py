@@ -74,7 +74,7 @@ def _length(at_most: bool, of_what: str, count: int) -> str:
 _EFFORTS: Final = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 
 
-def check_effort(effort: str | None, place: str) -> None:
+def check_effort(effort: str, place: str) -> None:
     """InvalidField for a word that says nothing of how much is to be thought: templates would skip it."""
-    if effort and effort not in _EFFORTS:
+    if effort not in _EFFORTS:
         raise InvalidField(f"{place} must be one of {', '.join(_EFFORTS)}", place)

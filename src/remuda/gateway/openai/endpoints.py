@@ -61,7 +61,8 @@ def _chat(body: bytes) -> ChatRequest:
     _check_sampling(request)
     if request.top_logprobs and not request.logprobs:
         raise InvalidField("top_logprobs needs logprobs to be true", "top_logprobs")
-    check_effort(request.reasoning_effort, "reasoning_effort")
+    if request.reasoning_effort:
+        check_effort(request.reasoning_effort, "reasoning_effort")
     _check_tools(request)
     return request
 

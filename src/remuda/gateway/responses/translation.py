@@ -311,7 +311,8 @@ def _shape(chat: ChatRequest, body: ResponsesBody) -> None:
     if body.text is not None and body.text.format is not None:
         chat.response_format = _format(body.text.format)
     effort = body.reasoning.effort if body.reasoning is not None else None
-    check_effort(effort, "reasoning.effort")
+    if effort:
+        check_effort(effort, "reasoning.effort")
     if effort == "none":
         chat.metadata = {"enable_thinking": "false"}
     elif effort:

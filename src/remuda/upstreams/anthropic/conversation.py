@@ -18,6 +18,7 @@ from remuda.inference.requests import (
     Part,
     RequestMessage,
     Tool,
+    text_of,
 )
 
 TOKENS_USUAL: Final = 4096  # Of an answer, where the request has no limit: this API demands one.
@@ -36,7 +37,7 @@ def conversation_of(chat: ChatRequest, model: str, *, max_tokens: int = 0) -> by
     _check_supported(chat)
     limit = chat.max_completion_tokens or chat.max_tokens or max_tokens or TOKENS_USUAL
     body: dict[str, object] = {"model": model, "max_tokens": limit, "messages": list(_turns(chat.messages))}
-    system = [_text_of(message) for message in chat.messages if message.role in _SYSTEM]
+    system = [text_of(message, _BREAK) for message in chat.messages if message.role in _SYSTEM]
     if system:
         body["system"] = _BREAK.join(system)
     body |= _sampling(chat) | _tools(chat)
@@ -113,13 +114,6 @@ def _called(call: CalledTool) -> JsonObject:
     except (msgspec.DecodeError, RecursionError):
         arguments = {"INVALID_JSON": call.function.arguments}
     return {"type": "tool_use", "id": call.id, "name": call.function.name, "input": arguments}
-
-
-def _text_of(message: RequestMessage) -> str:
-    content = message.content
-    if isinstance(content, list):
-        return _BREAK.join(part.text for part in content if part.type == "text")
-    return content or ""
 
 
 def _sampling(chat: ChatRequest) -> dict[str, object]:

@@ -25,7 +25,7 @@ _KEY: Final = ENGINE_ENDED.encode()
 _STRIKES: Final = {BY_THIS_CALL.encode(): 2, BY_ONE_OF_SEVERAL.encode(): 1}
 _STRIKES_MAX: Final = 2
 _READ_CHARS_MAX: Final = 32 << 10  # Longer texts are compared but for their blanks: a request waits for this.
-_SCHEMAS: Final = ("json_schema", "response_format")  # In the metadata.
+SCHEMAS: Final = ("json_schema", "response_format")  # In the metadata.
 
 
 @dataclass(slots=True)
@@ -73,13 +73,8 @@ class HeldGrammars:
             self._kept.pop(_hash(options), None)
 
 
-def is_bound(options: pb.PredictOptions) -> bool:
-    """Whether an engine follows a grammar for these options, given or made by itself."""
-    return bool(options.Grammar or options.Tools) or any(name in options.Metadata for name in _SCHEMAS)
-
-
 def _hash(options: pb.PredictOptions) -> bytes:
-    texts = (options.Tools, options.ToolChoice, *map(options.Metadata.get, _SCHEMAS))
+    texts = (options.Tools, options.ToolChoice, *map(options.Metadata.get, SCHEMAS))
     parts = [_plain_grammar(options.Grammar).encode(), *(_plain_json(text or "").encode() for text in texts)]
     return hashlib.sha256(b"".join(b"%d:%s" % (len(part), part) for part in parts)).digest()
 

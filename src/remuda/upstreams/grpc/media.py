@@ -13,7 +13,7 @@ import msgspec
 
 from remuda.core.errors import Invalid, in_field
 from remuda.core.slices import Sliced
-from remuda.inference.requests import Part, RequestMessage
+from remuda.inference.requests import Part, RequestMessage, text_of
 
 _T = TypeVar("_T")
 
@@ -63,8 +63,6 @@ class _Enclosed(msgspec.Struct):
 
 def media_in(messages: Sequence[RequestMessage]) -> Sliced[Media]:
     """All there is, in order. Invalid for what cannot be passed on."""
-    if all(isinstance(message.content, str) for message in messages):
-        return NO_MEDIA
     found = _Found()
     parts = [(place, part) for place, part in _placed(messages) if part.type not in _TEXTS]
     if len(parts) > PARTS_MAX:
@@ -104,14 +102,6 @@ def _placed(messages: Sequence[RequestMessage]) -> Iterator[tuple[str, Part]]:
 def marked_text(message: RequestMessage) -> str:
     """The text, after a marker for each thing that is to be seen or heard."""
     return MARKER * sum(part.type not in _TEXTS for part in _parts([message])) + text_of(message)
-
-
-def text_of(message: RequestMessage) -> str:
-    """Its text; of several parts those that are text, one after the other."""
-    content = message.content
-    if isinstance(content, str):
-        return content
-    return "".join(part.text for part in content or () if part.type == "text")
 
 
 def _parts(messages: Sequence[RequestMessage]) -> Iterator[Part]:

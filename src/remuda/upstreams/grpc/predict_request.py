@@ -18,7 +18,9 @@ from remuda.inference.requests import (
     RequestMessage,
     ResponseFormat,
     Tool,
+    has_media,
     mixed,
+    text_of,
 )
 from remuda.models.config import ModelConfig
 from remuda.models.grammar import JSON_GRAMMAR
@@ -27,7 +29,7 @@ from remuda.rpc import backend_pb2 as pb
 from remuda.upstreams.grpc import limits
 from remuda.upstreams.grpc.grammars import Grammars
 from remuda.upstreams.grpc.loading import is_llama
-from remuda.upstreams.grpc.media import NO_MEDIA, Content, Media, marked_text, media_in, text_of
+from remuda.upstreams.grpc.media import NO_MEDIA, Content, Media, marked_text, media_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +197,7 @@ def chat_generations(
         sent = msgspec.json.decode(call.body, type=_AsSent)
         options.Tools = bytes(sent.tools).decode()
         options.ToolChoice = bytes(sent.tool_choice).decode() if request.tool_choice is not None else ""
-    media = yield from media_in(request.messages)
+    media = (yield from media_in(request.messages)) if has_media(request) else NO_MEDIA
     if request.logprobs:
         options.Logprobs = options.TopLogprobs = request.top_logprobs or 1
     rules = yield from rules_for(config, request, preset.grammars, own_template=own_template)

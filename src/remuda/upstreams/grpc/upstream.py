@@ -32,7 +32,7 @@ from remuda.rpc import backend_pb2 as pb
 from remuda.upstreams.grpc import embeddings, error_mapping, limits, predict_request, tokenizing
 from remuda.upstreams.grpc.channels import Channel, GrpcCall
 from remuda.upstreams.grpc.grammars import Grammars
-from remuda.upstreams.grpc.held_grammars import HeldGrammars, is_bound
+from remuda.upstreams.grpc.held_grammars import SCHEMAS, HeldGrammars
 from remuda.upstreams.grpc.loading import is_llama
 from remuda.upstreams.grpc.media import MARKER
 from remuda.upstreams.grpc.media_calls import MediaCalls
@@ -204,6 +204,11 @@ async def side_by_side(jobs: Sequence[Callable[[], Awaitable[None]]]) -> None:
         raise failures.exceptions[0] from None
 
 
+def _is_bound(options: pb.PredictOptions) -> bool:
+    """Whether an engine follows a grammar for these options, given or made by itself."""
+    return bool(options.Grammar or options.Tools) or any(name in options.Metadata for name in SCHEMAS)
+
+
 _NO_OPTIONS = pb.ModelOptions().SerializeToString()
 
 
@@ -331,12 +336,14 @@ class GrpcUpstream:
         self, call: InferenceCall, generations: Sequence[GenerationRequest], sink: AnswerSink
     ) -> None:
         options, held = generations[0].options, self._translation.held
+        if not _is_bound(options):
+            texts = sink.texts(len(generations))
+            await TextGenerator(self._channel, call, texts, self._clock, self._timeouts).run(generations)
+            return
         held.check(options)
         texts = sink.texts(len(generations))
+        left = LeftCall(self._translation.left, partial(held.failed, options))
         try:
-            left = (
-                LeftCall(self._translation.left, partial(held.failed, options)) if is_bound(options) else None
-            )
             generator = TextGenerator(self._channel, call, texts, self._clock, self._timeouts, left)
             await generator.run(generations)
         except CallFailed as failed:
