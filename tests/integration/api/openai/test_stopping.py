@@ -46,7 +46,7 @@ async def test_what_does_not_end_in_time_is_ended_and_told(ask: bytes) -> None:
         served.upstreams.script = endless = Endless()
         await raw.send(ask)
         await wait_until(lambda: endless.began)
-        with anyio.fail_after(2):
+        with anyio.fail_after(10):
             await served.running.close()
         reply = await raw.reply()
         event = reply.body.split(b"\n\n")[1].removeprefix(b"data: ") if ask is ASK_STREAM else reply.body
@@ -56,6 +56,6 @@ async def test_what_does_not_end_in_time_is_ended_and_told(ask: bytes) -> None:
 
 async def test_one_with_nothing_to_do_stops_at_once() -> None:
     running = gateway().running
-    with anyio.fail_after(1):
+    with anyio.fail_after(10):
         await running.close()
     assert running.stopping
