@@ -24,6 +24,9 @@ class ModelServer:
     status: int = 0
     headers: Mapping[str, str] = field(default_factory=dict)
     silent: bool = False
+    breaks: bool = False  # Each stream, after its first word.
+    broken_status: int = 200  # Which the list of models has from then on.
+    models_status: int = 200
     words: int = 5  # Of each answer, unless the request asks for fewer.
     gate: anyio.Event | None = None  # Answers wait for it.
     asked: list[dict[str, Any]] = field(default_factory=list)
@@ -51,6 +54,8 @@ class ModelServer:
         self._admit(request)
         if self.silent:
             await anyio.sleep_forever()
+        if self.models_status != 200:
+            return web.Response(status=self.models_status)
         if 300 <= self.status < 400:
             raise web.HTTPTemporaryRedirect(self.headers["Location"])
         if "anthropic-version" in request.headers:
@@ -139,6 +144,9 @@ class ModelServer:
         await answer.prepare(request)
         for word in words:
             await self._event(answer, body, {"content": word})
+            if self.breaks:
+                self.models_status = self.broken_status
+                raise ConnectionAbortedError
         await self._event(answer, body, {}, finish="stop")
         if (body.get("stream_options") or {}).get("include_usage"):
             await self._event(answer, body, None, usage=usage)

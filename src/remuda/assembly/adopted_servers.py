@@ -31,7 +31,7 @@ class ServerRig:
         return self.watch.run, self.spending.run
 
     def loading(self, ours: Loading) -> LoadingOrServers:
-        return LoadingOrServers(ours, self.watch, self._tables)
+        return LoadingOrServers(ours, self.watch, self._tables, self._clock)
 
     def service(self, own_ports: Collection[int]) -> ServerService:
         return ServerService(

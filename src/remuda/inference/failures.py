@@ -41,9 +41,15 @@ class ContextExceeded(UpstreamFailed):
     code = "context_length_exceeded"
     retryable = False
 
-    def __init__(self, message: str) -> None:
-        advice = "send fewer, or: remuda models add FILE.gguf --context TOKENS"
+    def __init__(
+        self, message: str, *, advice: str = "send fewer, or: remuda models add FILE.gguf --context TOKENS"
+    ) -> None:
         super().__init__(Fault.REFUSED, f"{message}; {advice}", status=400)
+        self._facts = message
+
+    def of_server(self, server: str) -> "ContextExceeded":
+        """The same, where the context is not ours to set."""
+        return ContextExceeded(self._facts, advice=f"send fewer: it is the server {server} that bounds them")
 
 
 class InputUnsupported(UpstreamFailed):

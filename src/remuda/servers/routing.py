@@ -84,6 +84,14 @@ def _listed(entry: RoutedModel, name: str, servers: Mapping[str, AdoptedServer])
     return _place(one, wanted)
 
 
+def is_upstream(config: ModelConfig, route: Route) -> bool:
+    """Whether requests for this model may go by this route, which is to a server."""
+    names = {route.key.model, route.key.model.removesuffix(":latest")}
+    if config.id in names or names & {*config.upstreams}:
+        return True
+    return route.server in config.upstreams and route.endpoint.model.removesuffix(":latest") == config.id
+
+
 def _place(one: AdoptedServer, model: str) -> _Place:
     if not one.condition.up:
         return _Place(reason=absence(one))

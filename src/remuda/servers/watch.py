@@ -2,6 +2,7 @@
 every few seconds, and at once when a request could not be answered there."""
 
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 import anyio
@@ -13,6 +14,7 @@ from remuda.core.errors import RemudaError
 from remuda.core.events import AutoResetEvent
 from remuda.core.tasks import TaskOwner
 from remuda.inference.failures import RateLimited, Unaffordable, UpstreamFailed
+from remuda.models.config import ModelConfig
 from remuda.router.live_table import Tables
 from remuda.router.table import Route, RouteId, Table
 from remuda.servers.model import (
@@ -25,7 +27,7 @@ from remuda.servers.model import (
     missed,
 )
 from remuda.servers.probing import TooSlow
-from remuda.servers.routing import with_servers
+from remuda.servers.routing import is_upstream, with_servers
 
 log = structlog.get_logger(__name__)
 
@@ -34,6 +36,21 @@ _ASK_EVERY_S: Final = 10.0
 _ABSENT_EVERY_S: Final = 2.0
 _VERDICT_S: Final = 10.0
 _PAUSE_MAX_S: Final = 60.0  # Of a server that says it is asked too often.
+
+
+@dataclass(frozen=True, slots=True)
+class SuspectRoute:
+    """A model of a server that failed a request. `until_s`: it asked to be left alone until then; None: it is
+    being asked how it is. `over`: set when it may be chosen again, or is known to be absent."""
+
+    route: Route
+    why: UpstreamFailed
+    over: anyio.Event
+    until_s: float | None = None
+
+    @property
+    def reason(self) -> str:
+        return f"a request to the server {self.route.server} failed a moment ago: {self.why.message}"
 
 
 class ServerProber(Protocol):
@@ -63,7 +80,7 @@ class ServerWatch:
         self._conditions: dict[str, Condition] = {}
         self._asked_s: dict[str, float] = {}
         self._asking: dict[str, anyio.Event] = {}
-        self._suspects: dict[RouteId, anyio.Event] = {}
+        self._suspects: dict[RouteId, SuspectRoute] = {}
         self._tasks = TaskOwner()
         self._wanted = AutoResetEvent()
         # One at a time: an older reading that ends later would bring back what was removed meanwhile.
@@ -108,27 +125,40 @@ class ServerWatch:
         """Not to be chosen until it has answered again, or its pause is over."""
         if isinstance(why, Unaffordable) or not self._tasks.is_open or route.id in self._suspects:
             return
-        self._suspects[route.id] = anyio.Event()
+        until_s = None
+        if isinstance(why, RateLimited):
+            until_s = self._clock.monotonic() + min(why.retry_after_s, _PAUSE_MAX_S)
+        suspect = self._suspects[route.id] = SuspectRoute(route, why, anyio.Event(), until_s)
         self._tables.leave_out(route)
-        self._tasks.start(self._look, route, why)
+        self._tasks.start(self._look, suspect)
+
+    def suspects(self, config: ModelConfig) -> Sequence[SuspectRoute]:
+        """Where requests for this model would go, and do not for the moment."""
+        return [one for one in self._suspects.values() if is_upstream(config, one.route)]
+
+    async def looked_at(self, suspects: Sequence[SuspectRoute]) -> None:
+        """Returns when it is known how they are, or after a while."""
+        with anyio.move_on_after(_VERDICT_S):
+            for suspect in suspects:
+                await suspect.over.wait()
 
     async def gone(self, route: Route) -> bool:
         """Whether it cannot be asked now, once that is known."""
         if (looking := self._suspects.get(route.id)) is not None:
-            with anyio.move_on_after(_VERDICT_S):
-                await looking.wait()
+            await self.looked_at([looking])
         return not self._tables.has(route)
 
-    async def _look(self, route: Route, why: UpstreamFailed) -> None:
+    async def _look(self, suspect: SuspectRoute) -> None:
+        route = suspect.route
         try:
-            if isinstance(why, RateLimited):
-                await anyio.sleep(min(why.retry_after_s, _PAUSE_MAX_S))
+            if suspect.until_s is not None:
+                await anyio.sleep(suspect.until_s - self._clock.monotonic())
             else:
-                log.warning("server_suspected", server=route.server, reason=why.message)
+                log.warning("server_suspected", server=route.server, reason=suspect.why.message)
                 await self.asked(route.server)
         finally:
             self._tables.take_back(route)
-            self._suspects.pop(route.id).set()
+            self._suspects.pop(route.id).over.set()
 
     # Looking.
 

@@ -208,6 +208,21 @@ async def test_one_that_leaves_is_absent_with_a_reason_and_is_found_again(fronte
         await wait_until(lambda: _answers(frontend, "leaver/small"))
 
 
+async def test_after_a_stream_broke_off_the_next_request_waits_until_it_is_known_how_the_server_is(
+    frontend: LiveFrontend,
+) -> None:
+    async with model_server() as server:
+        await adopt(frontend, server, "breaker")
+        server.breaks = True
+        assert "backend_failed" in (await ask(frontend, "breaker/small", stream=True)).text
+        assert (await ask(frontend, "breaker/small")).status_code == 200  # It was only the stream.
+        server.broken_status = 500
+        assert "backend_failed" in (await ask(frontend, "breaker/small", stream=True)).text
+        reply = await ask(frontend, "breaker/small")
+        assert (reply.status_code, refusal(reply)["code"]) == (503, "server_absent")
+        assert "the server breaker cannot be used: /v1/models was answered with" in refusal(reply)["message"]
+
+
 async def _answers(frontend: LiveFrontend, model: str) -> bool:
     return (await ask(frontend, model, max_tokens=4)).status_code == 200
 
@@ -294,6 +309,10 @@ async def test_one_that_is_asked_too_often_is_left_alone_for_a_while(frontend: L
             assert (await ask(frontend, "either")).status_code == 200
         assert (len(busy.asked), len(other.asked)) == (1, 3)
         reply = await ask(frontend, "either")
+        paused = await ask(frontend, "busy/small")
+        assert (paused.status_code, refusal(paused)["code"]) == (429, "rate_limit_exceeded")
+        assert "the server busy is asked too often" in refusal(paused)["message"]
+        assert 5 <= int(paused.headers["retry-after"]) <= 60
         told = await frontend.admin.get(f"/api/requests/{reply.headers['x-request-id']}/explanation")
         assert "in the order of the model's `upstreams`" in told.text
 
@@ -402,6 +421,8 @@ async def test_an_adopted_fleet_counts_tokens_and_tells_of_too_long_a_prompt(
     nas.too_long = True
     reply = await ask(frontend, "claude/small")
     assert (reply.status_code, refusal(reply)["code"]) == (400, "context_length_exceeded")
+    assert "it is the server claude that bounds them" in refusal(reply)["message"]
+    assert "remuda models" not in refusal(reply)["message"]
 
 
 @asynccontextmanager

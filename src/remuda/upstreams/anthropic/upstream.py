@@ -4,7 +4,7 @@ from typing import Final
 
 from remuda.core.clock import Clock
 from remuda.inference.answers import NOTHING, AnswerSink, FinishReason, TextSink
-from remuda.inference.failures import Fault, RequestUnsupported, UpstreamFailed
+from remuda.inference.failures import ContextExceeded, Fault, RequestUnsupported, UpstreamFailed
 from remuda.inference.model import InferenceCall, ReplicaEndpoint, RequestKind
 from remuda.inference.requests import ChatRequest
 from remuda.upstreams.anthropic.conversation import conversation_of
@@ -39,6 +39,8 @@ class AnthropicUpstream:
                 call.tally.usage_told = answer.status < 500  # A request that is refused takes nothing.
                 raise await self._refused(answer)
             await self._pass_on(answer, call, sink.texts(1))
+        except ContextExceeded as failed:  # Told in a stream that had begun well.
+            raise failed.of_server(where.server) from None
         finally:
             self._pool.release(answer)
 

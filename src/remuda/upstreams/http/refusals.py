@@ -7,6 +7,7 @@ from typing import Final
 import msgspec
 
 from remuda.inference.failures import (
+    ContextExceeded,
     Fault,
     RateLimited,
     RequestUnsupported,
@@ -100,6 +101,8 @@ def server_failure(
     if status in (502, 503, 504, 529):
         return UpstreamFailed(Fault.BROKE, f"the server {server} cannot answer now: {words}", status=503)
     own = failure(status, b"", body)
+    if isinstance(own, ContextExceeded):
+        return own.of_server(server)
     if status >= 500 and own is not None and own.fault is Fault.FAILED:  # Another server may do better.
         return UpstreamFailed(Fault.BROKE, f"the server {server} failed: {words}")
     return own

@@ -23,7 +23,7 @@ from remuda.inference.answers import (
     Usage,
     Vector,
 )
-from remuda.inference.failures import Fault, RequestUnsupported, UpstreamFailed
+from remuda.inference.failures import ContextExceeded, Fault, RequestUnsupported, UpstreamFailed
 from remuda.inference.large_bodies import outlined
 from remuda.inference.model import InferenceCall, ReplicaEndpoint, RequestKind
 from remuda.inference.requests import ChatRequest, CompletionRequest, TokenizeRequest, answer_count
@@ -210,6 +210,8 @@ class HttpUpstream:
                 await self._relay_stream(answer, call, relay)
             else:
                 await _relay_whole(answer, call, relay)
+        except ContextExceeded as failed:  # Told in a stream that had begun well.
+            raise failed.of_server(self._endpoint.server) if self._endpoint.server else failed from None
         finally:
             self._pool.release(answer)
 
