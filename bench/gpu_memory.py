@@ -1,17 +1,23 @@
 """What models take of a real GPU, learned and used. For a machine with an NVIDIA GPU and llama-server.
 
-    python -m bench.gpu_memory --llama-server PATH --model FILE.gguf [--context 4096]
+    python -m bench.gpu_memory --llama-server PATH --model FILE.gguf [--context 4096] [--server-options WORDS]
 
 A `remuda up` loads three models of the same file, each by itself, and the figures are set side by side: what
 was expected from the file's header, what the worker measured, and what `nvidia-smi` says. Then the node is
 given just the room for two of them, by the measured figure. Two are to be loaded at once; the third is asked
 for, and one of the two has to be gone by `nvidia-smi` before it is loaded. Another fleet gives way to a
 program that keeps the GPU busy. The last one, which has measured nothing, is given the same room as the
-first, to show what the estimate would have allowed.
+first, to show what the estimate would have allowed: with options that no header tells, such as
+
+    --context 32768 --server-options="--flash-attn on --cache-type-k q4_0 --cache-type-v q4_0"
+
+the estimate is far above what is taken, and two fit only by the measured figure.
 """
 
 import argparse
+import json
 import os
+import shlex
 import subprocess
 import sys
 import time
@@ -39,7 +45,7 @@ command:
   - "{{model_path}}"
   - [--ctx-size, "{{context_size}}"]
   - --n-gpu-layers
-  - "99"
+  - "99"{options}
 start_limit: 5m
 """
 CONFIG = """\
@@ -57,6 +63,8 @@ def main() -> None:
     parser.add_argument("--llama-server", type=Path, required=True)
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--context", type=int, default=4096)
+    parser.add_argument("--server-options", default="", help="more words for llama-server")
+    parser.add_argument("--without-owner", action="store_true", help="leave out the fleet that gives way")
     given = parser.parse_args()
     with fleet(given) as first:
         measured_mib = [learned(first, name) for name in MODELS]
@@ -64,8 +72,9 @@ def main() -> None:
         first.say(f"the node gets room for two by the measured figure: {room_mib} MiB")
         first.limit(room_mib)
         evicted(first)
-    with fleet(given, "--yield-gpu") as shared:
-        yielded(shared, given)
+    if not given.without_owner:
+        with fleet(given, "--yield-gpu") as shared:
+            yielded(shared, given)
     with fleet(given) as second:
         second.limit(room_mib)
         for name in MODELS[:2]:
@@ -224,7 +233,7 @@ def fleet(given: argparse.Namespace, *options: str) -> Iterator[Fleet]:
         with httpx.Client(base_url=url, timeout=300, trust_env=False) as client:
             made = Fleet(started, client, began)
             recipe = started.data / "llama-server.yaml"
-            recipe.write_text(RECIPE.format(server=given.llama_server.resolve()))
+            recipe.write_text(recipe_of(given))
             register(started, recipe)
             until(lambda: [node for node in made.get("/api/nodes") if node["status"] == "healthy"], "a node")
             models = started.data / "models"
@@ -235,6 +244,11 @@ def fleet(given: argparse.Namespace, *options: str) -> Iterator[Fleet]:
                 client.post("/api/models", json={"config": config}).raise_for_status()
             made.say("a fleet of one node, up")
             yield made
+
+
+def recipe_of(given: argparse.Namespace) -> str:
+    options = "".join(f"\n  - {json.dumps(word)}" for word in shlex.split(given.server_options))
+    return RECIPE.format(server=given.llama_server.resolve(), options=options)
 
 
 def register(started: Started, recipe: Path) -> None:
