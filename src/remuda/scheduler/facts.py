@@ -56,7 +56,7 @@ class PlacementFacts:
     checks_disk: bool = True
     frontend: str = ""  # Who would have to reach the node: this one.
     files: Sequence[NeededFile] = ()  # Of the model, where they are known.
-    fetched: FilesInFleet = field(default_factory=FilesInFleet)  # What could go to make room for them.
+    fetched: FilesInFleet | None = None  # What could go to make room for them.
     memory: MemoryBook = field(default_factory=MemoryBook)  # What replicas were seen to take.
     spare: Mapping[str, int] = field(default_factory=dict)  # Of models that keep some: how many may go.
     groups: Mapping[str, frozenset[str]] = field(default_factory=dict)  # Of concurrency, by model.
@@ -80,7 +80,7 @@ class FactsByNode:
 
     def fetched_on(self, node: NodeId) -> FilesInFleet:
         """Without the replicas of other nodes."""
-        return replace(self.fleet.fetched, rows=self._fetched_rows.get(node, ()))
+        return replace(self._fetched, rows=self._fetched_rows.get(node, ()))
 
     @cached_property
     def may_give(self) -> Sequence[ObservedNode]:
@@ -89,8 +89,12 @@ class FactsByNode:
         return [view for view in self.fleet.nodes if not named.isdisjoint(paths.of(view))]
 
     @cached_property
+    def _fetched(self) -> FilesInFleet:
+        return self.fleet.fetched or FilesInFleet(checks_disk=self.fleet.checks_disk)
+
+    @cached_property
     def _fetched_rows(self) -> Mapping[NodeId, Sequence[Replica]]:
-        return _by_node(self.fleet.fetched.rows)
+        return _by_node(self._fetched.rows)
 
 
 def _by_node(rows: Iterable[Replica]) -> Mapping[NodeId, Sequence[Replica]]:

@@ -93,7 +93,8 @@ class FileHolders:
 
     async def _known(self, model: Catalogued, nodes: Sequence[ObservedNode]) -> tuple[NeededFile, ...]:
         files = await self._catalogue.files(model)
-        return files or self._held_elsewhere(model.config.id) or told_by_nodes(model.config, nodes)
+        files = files or self._held_elsewhere(model.config.id)
+        return files if files or not model.config.file else told_by_nodes(model.config, nodes)
 
     async def _ask(self, model: str) -> None:
         """Wait until another frontend says that it has the files of a model, which may have been added there

@@ -166,8 +166,8 @@ def offer_of(need: Need, view: ObservedNode, facts: FactsByNode) -> NodeOffer:
     kind = MemoryKey(need.model, need.revision, build_of(view, need.backend), hardware_of(node))
     stay = staying(rows, facts.stays)
     leaving = sum(_leaves(row) and row.key.model == need.model for row in rows)
-    copy = None if fleet.shared else copy_plan(fleet.files, view, facts.may_give)
-    room: DropPlan | NoRoom = DropPlan()
+    copy = copy_plan(fleet.files, view, facts.may_give) if fleet.files and not fleet.shared else None
+    room: DropPlan | NoRoom | None = None
     if copy is not None:
         disk = disk_of(view, facts.fetched_on(node.id), need.model)
         room = room_for(copy.size_bytes, disk, copy.arrived_bytes)

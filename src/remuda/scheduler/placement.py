@@ -9,18 +9,18 @@ rooms need not be saved: what is idle can leave them.
 """
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 from remuda.fleet.model import RESERVED_PREFIX
-from remuda.models.memory import MemoryUse
-from remuda.scheduler.gpu_choice import choices, restricted
-from remuda.scheduler.model import FilesTold, Need, NodeOffer, Placed, Resident, Unplaceable
+from remuda.models.memory import GPU_PROCESS_BYTES, MemoryUse
+from remuda.scheduler.model import FilesTold, GpuOffer, Need, NodeOffer, Placed, Resident, Unplaceable
 from remuda.scheduler.ranking import Rank, rank, usual_speed, why_behind
 from remuda.wire.nodes import CutOffFile
 
 _INSTALL_DISK_BYTES: Final = 2 << 30  # For a backend whose size is not known beforehand.
+_GpuNumbers = tuple[int, ...]
 _SOMETHING: Final = 1  # Bytes: what a need or a resident of unknown size counts as.
 
 
@@ -228,14 +228,56 @@ def _wanted(need: Need, offer: NodeOffer, *, in_vram: bool) -> _Wanted:
 def _on_gpus(need: Need, offer: NodeOffer) -> Fit | NodeRefusal:
     """On as few GPUs as possible; of single ones, where least has to go and most room is left."""
     refusal: NodeRefusal | None = None
-    for tier in choices(need, offer):
-        looked = [(choice, _in_memory(need, restricted(offer, choice))) for choice in tier]
+    for tier in _choices(need, offer):
+        looked = [(choice, _in_memory(need, _restricted(offer, choice))) for choice in tier]
         fits = [replace(found, offer=offer, gpus=on) for on, found in looked if isinstance(found, Fit)]
         if fits:
             return min(fits, key=lambda fit: (len(fit.evict), -fit.left_bytes, fit.gpus))
         refused = [found for _, found in looked if isinstance(found, NodeRefusal)]
         refusal = min((*filter(None, [refusal]), *refused), key=lambda one: one.rank)
     return refusal or _in_memory(need, offer)
+
+
+def _choices(need: Need, offer: NodeOffer) -> list[list[_GpuNumbers]]:
+    """On which GPUs it could go: one, or several if its engine divides it. By how many; the few come first.
+    Empty: there is nothing to choose."""
+    if not offer.gpus or need.on_cpu or need.chooses_gpus or offer.on_cpu:
+        return []
+    single: list[_GpuNumbers] = [(gpu.index,) for gpu in offer.gpus]
+    return [single, *([one] for one in _several(offer.gpus))] if need.splits else [single]
+
+
+def _several(gpus: Sequence[GpuOffer]) -> Iterator[_GpuNumbers]:
+    """Of each number the ones with most room."""
+    roomy = sorted(gpus, key=lambda gpu: (-gpu.free, gpu.index))
+    for count in range(2, len(roomy) + 1):
+        yield tuple(sorted(gpu.index for gpu in roomy[:count]))
+
+
+def _restricted(offer: NodeOffer, choice: _GpuNumbers) -> NodeOffer:
+    """The node as if it had no other GPUs, so that all other rules stay the same. Each but the first costs a
+    driver's context more."""
+    chosen = [gpu for gpu in offer.gpus if gpu.index in choice]
+    extra = (len(chosen) - 1) * GPU_PROCESS_BYTES
+    residents = (_part(one, choice) for one in offer.residents)
+    return replace(
+        offer,
+        vram_total=min(sum(gpu.total for gpu in chosen) - extra, offer.vram_total),
+        vram_free=min(sum(gpu.free for gpu in chosen) - extra, offer.vram_free),
+        residents=tuple(one for one in residents if one is not None),
+        gpus=(),
+    )
+
+
+def _part(resident: Resident, choice: _GpuNumbers) -> Resident | None:
+    """What its going would free there. One of which it is not known where it is may be anywhere: it counts as
+    being elsewhere, for nothing can be expected of it. None: it stands in the way of none."""
+    if not resident.in_vram:
+        return resident
+    on = set(resident.gpus) & set(choice)
+    if not on:
+        return resident if resident.excludes else None
+    return replace(resident, memory_bytes=resident.memory_bytes * len(on) // len(resident.gpus))
 
 
 def _in_memory(need: Need, offer: NodeOffer) -> Fit | NodeRefusal:

@@ -158,8 +158,8 @@ class ReplicaPlacer:
         away = sum(file.size for file in files if not file.here)
         need = model.need(_size_elsewhere(nodes, model) or away)
         supply = supplies(need.backend, nodes, readings)
-        fetched = FilesInFleet(checks_disk=self._by.checks_disk)
-        if self._by.room is not None and not self._by.shared:
+        fetched: FilesInFleet | None = None
+        if files and self._by.room is not None:
             fetched = await self._by.room.known(nodes, seen.rows)
         fleet = self._facts(nodes, seen, supply, avoid, files, fetched, turn)
         beside = self._known(model, fleet, supply, avoid)
@@ -180,7 +180,7 @@ class ReplicaPlacer:
         supply: Supplies,
         avoid: Mapping[NodeId, str],
         files: Sequence[NeededFile],
-        fetched: FilesInFleet,
+        fetched: FilesInFleet | None,
         turn: Turn,
     ) -> PlacementFacts:
         configs = {name: one.config for name, one in self._catalogue.models.items()}

@@ -110,10 +110,10 @@ class Stager:
             return Staged()
         files = await self._deps.holders.needed(model, list(views.values()))
         own = view.standing.node.machine_id in self._deps.here
-        if own and all(file.here for file in files):
+        if not files or (own and all(file.here for file in files)):
             return Staged()
         told = self._deps.told
-        with nullcontext() if told is None or not files else told.of(step, model.config.id):
+        with nullcontext() if told is None else told.of(step, model.config.id):
             if is_localai(view.standing.node):
                 return await self._push(step, model, files, view.standing.node)
             if view.report is not None and view.report.fetches_files:

@@ -122,8 +122,8 @@ def _has(view: ObservedNode, file: NeededFile) -> bool:
 
 
 def told_by_nodes(config: ModelConfig, nodes: Sequence[ObservedNode]) -> tuple[NeededFile, ...]:
-    """The files of a model that no frontend has, as the first node tells of them that has its own file.
-    Without a hash where its worker has not read them yet. Empty: no node has it."""
+    """The files of a model that no frontend has, as the first node tells of them that has its own file, which
+    it has to name. Without a hash where its worker has not read them yet. Empty: no node has it."""
     named = list(named_files(config))
     for view in sorted(nodes, key=lambda view: view.standing.node.id):
         files = () if view.report is None else view.report.model_files
@@ -131,7 +131,7 @@ def told_by_nodes(config: ModelConfig, nodes: Sequence[ObservedNode]) -> tuple[N
         own = [file for file in found.values() if _belongs(file.path, config.file)]
         parts = _parts_of(config.file)
         complete = all(part in found for part in parts) or any(file.path not in parts for file in own)
-        if config.file and own and complete:
+        if own and complete:
             return tuple(
                 NeededFile(file.path, file.size, file.sha256, here=False)
                 for _, file in sorted(found.items())
