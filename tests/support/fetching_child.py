@@ -6,6 +6,7 @@ phase in which it stays, having said so.
 
 import sys
 import time
+from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
@@ -14,8 +15,10 @@ import anyio
 from remuda.core.clock import SystemClock
 from remuda.core.entropy import SystemEntropy
 from remuda.core.log import configure
+from remuda.core.retry import Backoff
 from remuda.oci.client import open_client
 from remuda.oci.disk import Partial
+from remuda.oci.transport import RetryPolicy
 from remuda.wire.files import WantedFile
 from remuda.worker.files.hashes import Hashes
 from remuda.worker.staging import placing
@@ -26,6 +29,7 @@ PLACING: Final = "placing"
 DONE: Final = "done"
 _LINGER_S: Final = 120.0
 _IDLE_S: Final = 30.0
+_SOON: Final = RetryPolicy(backoff=Backoff(timedelta(milliseconds=20), timedelta(milliseconds=100)))
 
 
 def linger_in(phase: str) -> None:
@@ -41,7 +45,7 @@ def linger_in(phase: str) -> None:
 
 async def fetch(models: Path, wanted: WantedFile) -> None:
     clock = SystemClock()
-    async with open_client(clock, SystemEntropy(), idle_read_s=_IDLE_S) as client:
+    async with open_client(clock, SystemEntropy(), idle_read_s=_IDLE_S, retry=_SOON) as client:
         fetcher = ModelFetcher(models, client, Hashes(), "http://127.0.0.1:1", clock)
         await fetcher.fetch([fetcher.checked(wanted)], lambda *_: None)
     print(DONE, flush=True)

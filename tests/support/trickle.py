@@ -33,6 +33,8 @@ class Relay:
         self.bytes_per_s_together = math.inf  # Of all of them.
         self._free_s = 0.0  # When the next chunk may pass, of all of them.
         self.busy_next = 0  # So many new connections are told to come again.
+        self._allowed = math.inf
+        self._allows_more = anyio.Event()
         self._upstream_port = upstream_port
         self._buffer_bytes = buffer_bytes
         self._passing = anyio.Event()
@@ -46,6 +48,12 @@ class Relay:
             yield
         finally:
             self._passing.set()
+
+    def pause_at(self, bytes_back: float) -> None:
+        """No more than so many are passed back in all, until this is called again."""
+        self._allowed = bytes_back
+        self._allows_more.set()
+        self._allows_more = anyio.Event()
 
     async def accept(self, caller: SocketStream) -> None:
         self.connections += 1
@@ -94,7 +102,7 @@ class Relay:
         with suppress(*_CUT):
             while True:
                 chunk = await callee.receive(self._portion())
-                await self._passing.wait()
+                await self._may_pass(len(chunk))
                 if passed + len(chunk) > self.stall_after:
                     await anyio.sleep_forever()
                 if passed + len(chunk) > self.reset_after:
@@ -106,6 +114,11 @@ class Relay:
                 if math.isfinite(self.bytes_per_s):
                     await anyio.sleep(len(chunk) / self.bytes_per_s)
                 await self._their_turn(len(chunk))
+
+    async def _may_pass(self, size: int) -> None:
+        await self._passing.wait()
+        while self.bytes_back + size > self._allowed:
+            await self._allows_more.wait()
 
     async def _their_turn(self, passed: int) -> None:
         if math.isfinite(self.bytes_per_s_together):

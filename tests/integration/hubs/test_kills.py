@@ -12,48 +12,29 @@ from remuda.oci.blobs import BlobStore
 from tests.integration.hubs import fetching_child
 from tests.integration.hubs.wheels import serve_package
 from tests.support.fork_server import FORK_SERVER
+from tests.support.forked_child import ForkedChild
 from tests.support.hub import HubServer
 from tests.support.images import noise
-from tests.support.processes import start_module
 from tests.support.trickle import Relay, relay
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
 
 MB = 1_000_000
-ENDS_S = 60.0
 SMALL_ANSWERS_BYTES = 80_000  # Of one life: the list of files, the end of the wheel, headers.
 
 
-class Child:
-    """A copy of a process that has imported everything already."""
-
+class Child(ForkedChild):
     def __init__(self, link: Relay, source: str, store: BlobStore, hold_at: str = "") -> None:
-        self._output = store.root.parent / "child.log"
         index = f"http://127.0.0.1:{link.port}/simple"
         environ = {**os.environ, "PIP_INDEX_URL": index, "HOME": str(store.root)}
-        words = [fetching_child.__name__, source, str(store.root), hold_at]
-        with self._output.open("wb") as output:
-            self._process = start_module(words, environ, output, output)
-
-    def has_said(self, phase: str) -> bool:
-        return any(line.startswith(phase) for line in self._lines())
+        words = (fetching_child.__name__, source, str(store.root), hold_at)
+        super().__init__(words, store.root.parent / "child.log", environ)
 
     @property
     def downloaded(self) -> int:
-        told = (line.split() for line in self._lines() if line.startswith("downloading"))
+        told = (line.split() for line in self.lines if line.startswith("downloading"))
         return max((int(words[1]) for words in told), default=0)
-
-    def kill(self) -> None:
-        self._process.kill()
-        self._process.wait(ENDS_S)
-
-    def wait(self) -> int:
-        return self._process.wait(ENDS_S)
-
-    def _lines(self) -> list[str]:
-        """Those that are whole."""
-        return self._output.read_text().split("\n")[:-1]
 
 
 def kept_bytes(store: BlobStore) -> int:

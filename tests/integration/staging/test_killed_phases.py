@@ -3,9 +3,6 @@ nothing unfinished is ever seen."""
 
 import hashlib
 import math
-import os
-import signal
-import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
@@ -18,13 +15,14 @@ from pydantic import SecretStr
 
 from remuda.core.clock import SystemClock
 from remuda.core.ids import NodeId
-from remuda.host.children import LaunchSpec, running
 from remuda.s3.requests import S3Account, SignedRequests
 from remuda.wire.model_file_urls import WORKER_PATH, FileGrant, signed_path
 from remuda.worker.staging.giving import GivingPages
 from tests.integration.staging.test_object_storage import BUCKET, plain
 from tests.support import fetching_child
 from tests.support.fetching_child import DONE, HASHING, PLACING
+from tests.support.fork_server import FORK_SERVER
+from tests.support.forked_child import ForkedChild
 from tests.support.hub import hub_server
 from tests.support.object_store import ACCESS_KEY, SECRET_KEY, object_store
 from tests.support.trickle import Relay, relay
@@ -35,7 +33,6 @@ pytestmark = pytest.mark.anyio
 
 MB = 1_000_000
 FILE = "kept.bin"
-ROOT = Path(__file__).resolve().parents[3]
 ASKING, NODE, FRONTEND, STORAGE = "asking", "node", "frontend", "storage"
 LINKS = (NODE, FRONTEND, STORAGE)  # In the order in which they are asked.
 BUFFER = 64 << 10
@@ -72,7 +69,7 @@ class Scene:
     async def killed_in(self, phase: str, goal: int) -> None:
         """In a transfer: once so many bytes are here."""
         self.only(phase if phase in LINKS else STORAGE)
-        async with AsyncExitStack() as holds, self.child(phase) as lines:
+        async with AsyncExitStack() as holds, self.child(phase) as child:
             if phase == ASKING:
                 self.only(NODE)
                 holds.enter_context(self.links[NODE].held())
@@ -82,7 +79,7 @@ class Scene:
                 holds.enter_context(self.links[phase].held())
                 await self.at_rest()
             else:
-                await wait_until(lambda: phase in lines, within=60, what=phase)
+                await wait_until(lambda: child.has_said(phase), within=60, what=phase)
         self.kills[phase] += 1
 
     async def at_rest(self) -> None:
@@ -96,22 +93,22 @@ class Scene:
         await wait_until(rests)
 
     async def finish(self) -> None:
-        async with self.child("") as lines:
-            await wait_until(lambda: DONE in lines, within=FINISHED_S, what="the file")
+        async with self.child("") as child:
+            await wait_until(lambda: child.has_said(DONE), within=FINISHED_S, what="the file")
 
     @asynccontextmanager
-    async def child(self, linger: str) -> AsyncIterator[list[str]]:
+    async def child(self, linger: str) -> AsyncIterator[ForkedChild]:
         """Killed at the end of the block."""
+        child = self.started(linger)
+        try:
+            yield child
+        finally:
+            child.kill()
+
+    def started(self, linger: str = "") -> ForkedChild:
         sha256 = hashlib.sha256(self.content).hexdigest()
         words = (str(self.models), FILE, str(len(self.content)), sha256, linger, *self.sources)
-        argv = (sys.executable, "-m", fetching_child.__name__, *words)
-        environ = {"PYTHONPATH": f"{ROOT}:{ROOT / 'src'}"}
-        lines: list[str] = []
-        spec = LaunchSpec("fetching child", argv, env=environ, cwd=ROOT, output=lines.append)
-        async with running(spec) as process:
-            yield lines
-            with suppress(ProcessLookupError):
-                os.kill(process.pid, signal.SIGKILL)
+        return ForkedChild((fetching_child.__name__, *words), self.models.parent / "child.log")
 
     async def watch(self) -> None:
         """Whatever a backend could find at any moment."""
@@ -123,6 +120,7 @@ class Scene:
 
 @asynccontextmanager
 async def scene(folder: Path, size: int) -> AsyncIterator[Scene]:
+    FORK_SERVER.prepare()
     content = hashlib.shake_256(b"kept").digest(size)
     giver = folder / "giver/models"
     giver.mkdir(parents=True)
