@@ -1,6 +1,6 @@
 """Builds what the web console needs beyond the API: the event stream, sign-in, the last hour, its files."""
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -16,12 +16,13 @@ from remuda.bus.messages import Connected
 from remuda.core.errors import BusUnusable
 from remuda.core.settings import described, setting_rows
 from remuda.fleet.registry import Registry
-from remuda.gateway.events.entities import Entities
+from remuda.gateway.events.entities import AccessParts, Entities
 from remuda.gateway.events.hub import EventHub, Trouble
 from remuda.gateway.history.keeper import HistoryKeeper
 from remuda.gateway.services import Console, Ops, Serving
 from remuda.gateway.sessions import FailureCount, Sessions
 from remuda.gateway.static_files import StaticFiles
+from remuda.router.table import Table
 from remuda.store.accounts import SqlSecretStore
 from remuda.wire.console import SettingItem
 
@@ -35,6 +36,7 @@ class ConsoleParts:
     ops: Ops
     serving: Serving
     keyring: KeyRing
+    table: Callable[[], Table]  # That requests are routed by.
     history: HistoryKeeper
 
 
@@ -42,7 +44,9 @@ class ConsoleParts:
 async def open_console(parts: ConsoleParts, origins: Mapping[str, str]) -> AsyncIterator[Console]:
     """`origins`: where each setting comes from, in words; those that are not there are defaults."""
     frontend = parts.frontend
-    entities = Entities(parts.registry, parts.ops, parts.serving, frontend.clock)
+    entities = Entities(
+        parts.registry, parts.ops, parts.serving, AccessParts(parts.keyring, parts.table), frontend.clock
+    )
     events = EventHub(
         entities.look,
         lambda: parts.ops.feed.news,

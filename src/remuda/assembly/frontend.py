@@ -224,7 +224,9 @@ class _Build:
             logs=NodeLogs(lambda node: SecretStr(tokens.of(node).http)),
             keyring=keyring,
             metering=accounts.metering,
-            console=await self._console(ConsoleParts(parts, registry, ops, serving, keyring, history)),
+            console=await self._console(
+                ConsoleParts(parts, registry, ops, serving, keyring, lambda: inference.tables.now, history)
+            ),
             access=self._access(token),
             metrics=metrics,
             version=__version__,

@@ -85,11 +85,19 @@ class ServerService:
         self._addresses = addresses or _addresses
 
     async def listed(self) -> Sequence[ServerState]:
+        """As they are stored."""
+        await self._watch.changed()
+        return await self.as_seen()
+
+    async def as_seen(self) -> Sequence[ServerState]:
+        """As this frontend saw them last: what others have changed it sees within seconds."""
+        adopted = self._watch.adopted()
+        if not adopted:
+            return []
         month = month_of(self._clock.now())
         spent = {one.server: one for one in await self._budgets.spending(month)}
         unwritten = self._spending.unwritten(month)
-        await self._watch.changed()
-        return [_state(one, spent.get(one.server.name), unwritten) for one in self._watch.adopted()]
+        return [_state(one, spent.get(one.server.name), unwritten) for one in adopted]
 
     async def get(self, name: str) -> ServerState:
         states = await self.listed()

@@ -8,9 +8,11 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from remuda.wire.codec import GO_ZERO_TIME, OMIT_EMPTY, SECRET, Int64, Many, Message, Number, Timestamp
+from remuda.wire.admin import KeyView
+from remuda.wire.codec import GO_ZERO_TIME, OMIT_EMPTY, SECRET, Count, Int64, Many, Message, Number, Timestamp
 from remuda.wire.nodes import NodeView
 from remuda.wire.operations import OpView
+from remuda.wire.servers import ServerView
 from remuda.wire.serving import ModelItem, ReplicaView
 
 _OMIT_NO_TIME = Field(exclude_if=lambda value: value == GO_ZERO_TIME)
@@ -40,6 +42,20 @@ class ModelEntity(ModelItem):
 class OperationEntity(OpView):
     """An operation, as in `GET /api/ops`; one that is under way with its steps, but not their attempts. Of
     many steps only those are here that are at work or have failed; `whole` is then false."""
+
+
+class ServerEntity(ServerView):
+    """A server that runs without us, as in `GET /api/servers`, without its models."""
+
+    id: str  # Its name.
+    asked: bool = False  # This frontend has asked it; when it did last is never here.
+    models_total: Count = 0
+    models_refused: Annotated[Count, OMIT_EMPTY] = 0  # To which no request goes now.
+    in_flight: Count = 0
+
+
+class KeyEntity(KeyView):
+    """A key, as in `GET /api/keys`. When it was used last is told to the minute."""
 
 
 AttentionLevel = Literal["warning", "problem"]
@@ -80,6 +96,8 @@ class ConsoleSnapshot(Message):
     models: Many[ModelEntity] = ()
     replicas: Many[ReplicaEntity] = ()
     operations: Many[OperationEntity] = ()
+    servers: Many[ServerEntity] = ()
+    keys: Many[KeyEntity] = ()
     attention: Many[AttentionItem] = ()
 
 
@@ -103,6 +121,16 @@ class OperationChanges(Message):
     gone: Annotated[Many[str], OMIT_EMPTY] = ()
 
 
+class ServerChanges(Message):
+    set: Annotated[Many[ServerEntity], OMIT_EMPTY] = ()
+    gone: Annotated[Many[str], OMIT_EMPTY] = ()
+
+
+class KeyChanges(Message):
+    set: Annotated[Many[KeyEntity], OMIT_EMPTY] = ()
+    gone: Annotated[Many[str], OMIT_EMPTY] = ()
+
+
 class AttentionChanges(Message):
     set: Annotated[Many[AttentionItem], OMIT_EMPTY] = ()
     gone: Annotated[Many[str], OMIT_EMPTY] = ()
@@ -116,6 +144,8 @@ class ConsoleChange(Message):
     models: Annotated[ModelChanges | None, OMIT_EMPTY] = None
     replicas: Annotated[ReplicaChanges | None, OMIT_EMPTY] = None
     operations: Annotated[OperationChanges | None, OMIT_EMPTY] = None
+    servers: Annotated[ServerChanges | None, OMIT_EMPTY] = None
+    keys: Annotated[KeyChanges | None, OMIT_EMPTY] = None
     attention: Annotated[AttentionChanges | None, OMIT_EMPTY] = None
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from tests.support.event_streams import Console, console
 from tests.support.frontends import LiveFrontend
+from tests.support.model_servers import ModelServer, model_server
 from tests.support.plain_http import PLAIN
 
 pytestmark = pytest.mark.anyio
@@ -25,7 +26,15 @@ async def test_a_snapshot_comes_first_and_then_what_changes(frontend: LiveFronte
     async with console(frontend.admin) as shown:
         await shown.until(lambda one: one.events)
         assert shown.names[0] == "snapshot"
-        assert set(shown.shown) == {"nodes", "models", "replicas", "operations", "attention"}
+        assert set(shown.shown) == {
+            "nodes",
+            "models",
+            "replicas",
+            "operations",
+            "servers",
+            "keys",
+            "attention",
+        }
         assert shown.named("nodes")["first"]["id"] == node["id"]
         second = await frontend.register("second")
         await shown.until(lambda one: "second" in one.named("nodes"))
@@ -163,3 +172,39 @@ async def test_what_is_declared_of_replicas_is_told_with_the_model(frontend: Liv
         await shown.until(lambda one: wanted(one) == ("declared", 0, 0, True))
         await frontend.admin.delete("/api/nodes/scheduling/several")
         await shown.until(lambda one: wanted(one) == ("default", 0, 0, False))
+
+
+async def test_keys_that_others_make_change_and_revoke_are_told_without_their_secrets(
+    frontend: LiveFrontend,
+) -> None:
+    def state(shown: Console) -> tuple[object, ...] | None:
+        told = shown.named("keys").get("brief")
+        return None if told is None else (told["state"], told.get("requests_per_minute"))
+
+    async with console(frontend.admin) as shown:
+        await shown.until(lambda one: one.events)
+        made = (await frontend.admin.post("/api/keys", json={"name": "brief"})).json()
+        await shown.until(lambda one: state(one) == ("active", None))
+        assert made["key"] not in str(shown.events)
+        path = f"/api/keys/{made['id']}"
+        await frontend.admin.patch(path, json={"paused": True, "requests_per_minute": 5})
+        await shown.until(lambda one: state(one) == ("paused", 5))
+        await frontend.admin.delete(path)
+        await shown.until(lambda one: state(one) is None)
+
+
+async def test_servers_that_others_add_and_let_go_are_told_without_their_models_and_keys(
+    frontend: LiveFrontend,
+) -> None:
+    async with model_server(ModelServer(key="sk-secret")) as rack, console(frontend.admin) as shown:
+        await shown.until(lambda one: one.events)
+        body = {"url": rack.url, "name": "rack", "key": "sk-secret"}
+        added = await frontend.admin.post("/api/servers", json=body)
+        assert added.status_code == 201
+        await shown.until(lambda one: one.named("servers").get("rack", {}).get("up"))
+        told = shown.named("servers")["rack"]
+        assert (told["models_total"], told["models"]) == (len(added.json()["models"]), [])
+        assert "sk-secret" not in str(shown.events)
+        assert "asked_at" not in told
+        await frontend.admin.delete("/api/servers/rack")
+        await shown.until(lambda one: not one.named("servers"))

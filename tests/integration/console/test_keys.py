@@ -70,3 +70,15 @@ def test_limits_of_a_key_are_written_as_people_write_them_and_it_is_paused(page:
     more(page, "website", "Resume")
     expect(row(page, "website")).to_contain_text("active")
     up.ask("DELETE", f"/api/keys/{made['id']}").raise_for_status()
+
+
+def test_what_another_does_with_keys_appears(page: Page, up: Frontend) -> None:
+    page.goto("/keys")
+    expect(page.get_by_role("heading", name="Keys", exact=True)).to_be_visible()
+    made = up.ask("POST", "/api/keys", {"name": "colleague"}).json()
+    expect(row(page, "colleague")).to_contain_text("active")
+    path = f"/api/keys/{made['id']}"
+    up.ask("PATCH", path, {"paused": True}).raise_for_status()
+    expect(row(page, "colleague")).to_contain_text("paused")
+    up.ask("DELETE", path).raise_for_status()
+    expect(row(page, "colleague")).to_have_count(0)

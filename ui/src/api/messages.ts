@@ -26,6 +26,8 @@ export type FreedDisk = Messages['FreedDisk'];
 export type HistoryItem = Messages['HistoryItem'];
 export type LogLine = Messages['LogLine'];
 export type Key = Messages['KeyView'];
+export type LiveKey = Messages['KeyEntity'];
+export type LiveServer = Messages['ServerEntity'];
 export type JoinLines = Messages['JoinLines'];
 
 /** Something that needs a person, and the request that would solve it. */

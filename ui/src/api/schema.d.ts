@@ -167,6 +167,8 @@ export interface components {
             models?: components["schemas"]["ModelChanges"] | null;
             replicas?: components["schemas"]["ReplicaChanges"] | null;
             operations?: components["schemas"]["OperationChanges"] | null;
+            servers?: components["schemas"]["ServerChanges"] | null;
+            keys?: components["schemas"]["KeyChanges"] | null;
             attention?: components["schemas"]["AttentionChanges"] | null;
         };
         ConsoleSnapshot: {
@@ -174,6 +176,8 @@ export interface components {
             models?: components["schemas"]["ModelEntity"][];
             replicas?: components["schemas"]["ReplicaEntity"][];
             operations?: components["schemas"]["OperationEntity"][];
+            servers?: components["schemas"]["ServerEntity"][];
+            keys?: components["schemas"]["KeyEntity"][];
             attention?: components["schemas"]["AttentionItem"][];
         };
         ConsoleTrouble: {
@@ -359,6 +363,33 @@ export interface components {
         KeptOnDisk: {
             path: string;
             why?: string;
+        };
+        KeyChanges: {
+            set?: components["schemas"]["KeyEntity"][];
+            gone?: string[];
+        };
+        KeyEntity: {
+            id: string;
+            name?: string;
+            scope?: string;
+            hint?: string;
+            /** Format: date-time */
+            created_at: string;
+            models?: string[];
+            /** @enum {string} */
+            state?: "active" | "paused" | "expired";
+            requests_per_minute?: number;
+            tokens_per_minute?: number;
+            concurrent_requests?: number;
+            tokens_per_day?: number;
+            tokens_per_month?: number;
+            expires_at?: string | null;
+            weight?: number;
+            batch?: boolean;
+            may_route?: boolean;
+            last_used_at?: string | null;
+            key?: string;
+            warnings?: string[];
         };
         KeyView: {
             id: string;
@@ -1119,6 +1150,37 @@ export interface components {
             unsatisfiable_why?: string;
         };
         SchedulingRows: components["schemas"]["SchedulingRow"][];
+        ServerChanges: {
+            set?: components["schemas"]["ServerEntity"][];
+            gone?: string[];
+        };
+        ServerEntity: {
+            name: string;
+            url: string;
+            /** @enum {string} */
+            kind: "openai" | "ollama" | "anthropic";
+            has_key?: boolean;
+            up?: boolean;
+            reason?: string;
+            since?: string | null;
+            asked_at?: string | null;
+            paid?: boolean;
+            /** @default {} */
+            prices: {
+                [key: string]: string;
+            };
+            budget?: string;
+            spent?: string;
+            committed?: string;
+            parallel?: number;
+            max_tokens?: number;
+            models?: components["schemas"]["ServerModel"][];
+            id: string;
+            asked?: boolean;
+            models_total?: number;
+            models_refused?: number;
+            in_flight?: number;
+        };
         ServerModel: {
             name: string;
             price?: string;

@@ -1,18 +1,20 @@
 /** What the stream of everything has said so far. Pure: each event makes a new state of an old one. */
-import type { Attention, Model, Node, Operation, Replica } from '../api/messages';
+import type { Attention, LiveKey, LiveServer, Model, Node, Operation, Replica } from '../api/messages';
 
 export interface Entities {
   nodes: ReadonlyMap<string, Node>;
   models: ReadonlyMap<string, Model>;
   replicas: ReadonlyMap<string, Replica>;
   operations: ReadonlyMap<string, Operation>;
+  servers: ReadonlyMap<string, LiveServer>;
+  keys: ReadonlyMap<string, LiveKey>;
   attention: ReadonlyMap<string, Attention>;
 }
 
 export type Collection = keyof Entities;
 
-export const COLLECTIONS: readonly Collection[] = ['nodes', 'models', 'replicas', 'operations', 'attention'];
-export const NOTHING: Entities = { nodes: new Map(), models: new Map(), replicas: new Map(), operations: new Map(), attention: new Map() };
+export const COLLECTIONS: readonly Collection[] = ['nodes', 'models', 'replicas', 'operations', 'servers', 'keys', 'attention'];
+export const NOTHING: Entities = { nodes: new Map(), models: new Map(), replicas: new Map(), operations: new Map(), servers: new Map(), keys: new Map(), attention: new Map() };
 
 export type Snapshot = Partial<Record<Collection, { id: string }[]>>;
 export type Change = Partial<Record<Collection, { set?: { id: string }[]; gone?: string[] }>>;

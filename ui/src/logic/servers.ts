@@ -1,5 +1,5 @@
 /** Servers that run without us, in words. Pure. */
-import type { Server } from '../api/messages';
+import type { LiveServer, Server } from '../api/messages';
 import type { Tone } from './tones';
 
 export const KINDS: Record<string, string> = { openai: 'OpenAI', ollama: 'Ollama', anthropic: 'Anthropic' };
@@ -9,8 +9,18 @@ export function standing(server: Server): { word: string; tone: Tone } {
   return server.asked_at ? { word: 'absent', tone: 'bad' } : { word: 'not asked yet', tone: 'idle' };
 }
 
-export function inFlight(server: Server): number {
-  return (server.models ?? []).reduce((sum, one) => sum + (one.in_flight ?? 0), 0);
+export function inFlight(server: Server & { busy?: number }): number {
+  return server.busy ?? (server.models ?? []).reduce((sum, one) => sum + (one.in_flight ?? 0), 0);
+}
+
+/** What changes from second to second. */
+export function figuresOf(told: LiveServer | undefined): Partial<Pick<Server, 'spent' | 'committed'>> & { busy?: number } {
+  return told ? { ...(told.spent ? { spent: told.spent } : {}), ...(told.committed ? { committed: told.committed } : {}), busy: told.in_flight ?? 0 } : {};
+}
+
+/** All but that: when it is another, there is more to ask for. */
+export function shapeOf(told: Iterable<LiveServer>): string {
+  return JSON.stringify([...told].map((one) => ({ ...one, spent: '', committed: '', in_flight: 0 })));
 }
 
 export function costLine(server: Server): string {

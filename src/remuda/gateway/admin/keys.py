@@ -1,7 +1,7 @@
 """API keys: made, listed, changed and revoked here. A key's secret is in one answer and nowhere else."""
 
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 
@@ -12,6 +12,7 @@ from remuda.accounts.terms import KeyTerms
 from remuda.core.errors import Invalid
 from remuda.core.hints import did_you_mean
 from remuda.gateway.guards import require_admin
+from remuda.gateway.key_views import TERMS, key_view
 from remuda.gateway.messages import KNOWN_FILTERS, KeyPath, answer, gives, read_known, takes
 from remuda.gateway.services import Services, Svc
 from remuda.wire.admin import KeyPatch, KeyRequest, KeyView, KeyViews
@@ -25,7 +26,7 @@ async def list_keys(svc: Svc) -> Response:
     """Keys that were not revoked, without their secrets."""
     await svc.keyring.note_used()
     await svc.keyring.refresh()
-    return answer(KeyViews([_view(key, svc) for key in svc.keyring.listed()]))
+    return answer(KeyViews([key_view(key, svc.keyring.now()) for key in svc.keyring.listed()]))
 
 
 @routes.post(
@@ -38,12 +39,14 @@ async def create_key(request: Request, svc: Svc) -> Response:
     """A new key; its secret is shown in this answer only."""
     wanted = await read_known(request, KeyRequest)
     scope = KeyScope(wanted.scope)
-    terms = KeyTerms(**{name: getattr(wanted, name) for name in _TERMS})
+    terms = KeyTerms(**{name: getattr(wanted, name) for name in TERMS})
     _check(scope, wanted.models, terms)
     if wanted.expires_at is not None and wanted.expires_at <= svc.keyring.now():
         raise _already_over(wanted.expires_at)
     secret, key = await svc.keyring.create(wanted.name, scope, wanted.models, terms)
-    made = _view(key, svc).model_copy(update={"key": secret, "warnings": _warnings(key, svc)})
+    made = key_view(key, svc.keyring.now()).model_copy(
+        update={"key": secret, "warnings": _warnings(key, svc)}
+    )
     return answer(made, 201)
 
 
@@ -56,7 +59,7 @@ async def edit_key(key_id: KeyPath, request: Request, svc: Svc) -> Response:
     if wanted.expires_at is not None and wanted.expires_at <= svc.keyring.now():
         raise _already_over(wanted.expires_at)
     key = await svc.keyring.edit(key_id, partial(_edited, wanted))
-    return answer(_view(key, svc).model_copy(update={"warnings": _warnings(key, svc)}))
+    return answer(key_view(key, svc.keyring.now()).model_copy(update={"warnings": _warnings(key, svc)}))
 
 
 @routes.delete("/{key_id}", responses=gives(NodeMessage, 401, 404))
@@ -67,7 +70,7 @@ async def revoke_key(key_id: KeyPath, svc: Svc) -> Response:
 
 
 def _edited(wanted: KeyPatch, key: ApiKey) -> ApiKey:
-    given = {name: value for name in _TERMS if (value := getattr(wanted, name)) is not None}
+    given = {name: value for name in TERMS if (value := getattr(wanted, name)) is not None}
     if wanted.never_expires:
         given["expires_at"] = None
     models = key.models if wanted.models is None else wanted.models
@@ -106,20 +109,3 @@ def _warnings(key: ApiKey, svc: Services) -> tuple[str, ...]:
         f"there is no model {name!r} now; {did_you_mean(name, known, 'the key opens it as soon as there is')}"
         for name in unknown
     )
-
-
-def _view(key: ApiKey, svc: Services) -> KeyView:
-    return KeyView(
-        id=key.id,
-        name=key.name,
-        scope=key.scope,
-        hint=key.hint,
-        created_at=key.created_at,
-        models=key.models,
-        state=key.state(svc.keyring.now()).value,
-        last_used_at=key.last_used_at,
-        **{name: getattr(key.terms, name) for name in _TERMS},
-    )
-
-
-_TERMS = tuple(one.name for one in fields(KeyTerms))

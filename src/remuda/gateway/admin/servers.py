@@ -4,20 +4,18 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Path, Request, Response
 
-from remuda.core.ids import ReplicaKey
-from remuda.core.prices import Money, exact, parse_amount, parse_price, rounded
+from remuda.core.prices import Money, parse_amount, parse_price
 from remuda.gateway.guards import require_admin
 from remuda.gateway.messages import KNOWN_FILTERS, answer, gives, read_known, takes
+from remuda.gateway.server_views import server_view
 from remuda.gateway.services import Services, Svc
 from remuda.servers.model import ServerKind
-from remuda.servers.routing import model_name
 from remuda.servers.service import ServerState, ServerWish
 from remuda.wire.nodes import NodeMessage
 from remuda.wire.servers import (
     FoundServer,
     FoundServers,
     ScanRequest,
-    ServerModel,
     ServerPatch,
     ServerRequest,
     ServerView,
@@ -119,34 +117,4 @@ def _amount(text: str) -> Money:
 
 
 def _view(state: ServerState, svc: Services) -> ServerView:
-    server, condition = state.adopted.server, state.adopted.condition
-    return ServerView(
-        name=server.name,
-        url=str(server.url),
-        kind=server.kind.value,
-        has_key=bool(server.key),
-        up=condition.up,
-        reason=condition.reason,
-        since=condition.since,
-        asked_at=condition.asked_at,
-        paid=server.paid,
-        prices={model: str(price) for model, price in server.prices.items()},
-        budget=exact(server.budget) if server.paid else "",
-        spent=rounded(state.spent) if server.paid else "",
-        committed=rounded(state.committed) if server.paid else "",
-        parallel=server.parallel,
-        max_tokens=server.max_tokens,
-        models=tuple(_model(server.name, model, svc) for model in condition.models),
-    )
-
-
-def _model(server: str, model: str, svc: Services) -> ServerModel:
-    name = model_name(server, model)
-    entry = svc.inference.tables.now.models.get(name)
-    route = None if entry is None or not entry.routes else entry.routes[0]
-    return ServerModel(
-        name=name,
-        price="" if route is None or route.price is None else str(route.price),
-        in_flight=svc.serving.in_flight(ReplicaKey(name, 0)),
-        reason="" if entry is None else entry.absence,
-    )
+    return server_view(state, svc.inference.tables.now, svc.serving.in_flight)

@@ -3,11 +3,13 @@ changed. Without what changes by itself from second to second, or every idle mac
 """
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final, TypeVar
 
 import anyio
 
+from remuda.accounts.keys import KeyRing
 from remuda.core.clock import Clock
 from remuda.core.ids import NodeId, ReplicaKey
 from remuda.fleet.health import NodeStatus, Standing
@@ -15,12 +17,14 @@ from remuda.fleet.registry import Registry
 from remuda.gateway import model_views, node_views
 from remuda.gateway.admin.backends import upgrade_item
 from remuda.gateway.attention import needed
+from remuda.gateway.events.access_entities import KeyEntities, ServerEntities
 from remuda.gateway.events.changes import Rendered
 from remuda.gateway.services import Ops, Serving
 from remuda.ops.model import OpId, State
 from remuda.ops.op_views import op_view, with_steps
 from remuda.ops.ports import Filter, View
 from remuda.ops.progress import overlaid
+from remuda.router.table import Table
 from remuda.scheduler.model import Replica
 from remuda.scheduler.service import NO_PROBLEM
 from remuda.wire.codec import GO_ZERO_TIME, Message, encode
@@ -45,15 +49,27 @@ _Known = dict[str, tuple[object, M, bytes]]
 """By id: what an entity was made of, itself, and its bytes."""
 
 
+@dataclass(frozen=True, slots=True)
+class AccessParts:
+    """`table`: that requests are routed by."""
+
+    keyring: KeyRing
+    table: Callable[[], Table]
+
+
 class Entities:
     """Reads what consoles show."""
 
-    def __init__(self, registry: Registry, ops: Ops, serving: Serving, clock: Clock) -> None:
+    def __init__(
+        self, registry: Registry, ops: Ops, serving: Serving, access: AccessParts, clock: Clock
+    ) -> None:
         self._registry = registry
         self._serving = serving
         self._clock = clock
         self._looking = anyio.Lock()
         self._operations = OperationEntities(ops)
+        self._keys = KeyEntities(access.keyring)
+        self._servers = ServerEntities(serving.servers, access.table, serving.in_flight, clock)
         self._upgrades = ops.upgrades
         self._drift: tuple[UpgradeItem, ...] = ()
         self._drift_at_s = float("-inf")
@@ -80,6 +96,8 @@ class Entities:
             "models": await self._render_models(standings, rows),
             "replicas": self._render_replicas(standings, rows),
             "operations": await self._operations.look(),
+            "servers": await self._servers.look(),
+            "keys": self._keys.look(),
         }
         await self._look_for_drift()
         return {**rendered, "attention": {item.id: encode(item) for item in self.attention}}

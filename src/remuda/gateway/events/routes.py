@@ -59,8 +59,8 @@ routes = APIRouter(prefix="/api", tags=["console"], dependencies=[Depends(requir
 
 @routes.get("/events", response_class=Response, responses=_STREAMS | refuses(400, 401, 503))
 async def events(request: Request, svc: Svc, place: LastEvent = "", stay_s: StayFor = None) -> Response:
-    """Nodes, models, replicas and operations: first all of them, or what changed since the last event seen;
-    then each change."""
+    """Nodes, models, replicas, operations, servers and keys: first all of them, or what changed since the
+    last event seen; then each change."""
     svc.console.events.require_room()
     if request.scope.get(HEAD_ONLY):
         return Response(media_type=STREAM)

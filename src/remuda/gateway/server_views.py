@@ -1,0 +1,47 @@
+"""Servers that run without us in the words of the API, without their keys."""
+
+from collections.abc import Callable
+
+from remuda.core.ids import ReplicaKey
+from remuda.core.prices import exact, rounded
+from remuda.router.table import Table
+from remuda.servers.routing import model_name
+from remuda.servers.service import ServerState
+from remuda.wire.servers import ServerModel, ServerView
+
+InFlight = Callable[[ReplicaKey], int]
+
+
+def server_view(state: ServerState, table: Table, in_flight: InFlight) -> ServerView:
+    """`table`: that requests are routed by."""
+    server, condition = state.adopted.server, state.adopted.condition
+    return ServerView(
+        name=server.name,
+        url=str(server.url),
+        kind=server.kind.value,
+        has_key=bool(server.key),
+        up=condition.up,
+        reason=condition.reason,
+        since=condition.since,
+        asked_at=condition.asked_at,
+        paid=server.paid,
+        prices={model: str(price) for model, price in server.prices.items()},
+        budget=exact(server.budget) if server.paid else "",
+        spent=rounded(state.spent) if server.paid else "",
+        committed=rounded(state.committed) if server.paid else "",
+        parallel=server.parallel,
+        max_tokens=server.max_tokens,
+        models=tuple(_model(server.name, model, table, in_flight) for model in condition.models),
+    )
+
+
+def _model(server: str, model: str, table: Table, in_flight: InFlight) -> ServerModel:
+    name = model_name(server, model)
+    entry = table.models.get(name)
+    route = None if entry is None or not entry.routes else entry.routes[0]
+    return ServerModel(
+        name=name,
+        price="" if route is None or route.price is None else str(route.price),
+        in_flight=in_flight(ReplicaKey(name, 0)),
+        reason="" if entry is None else entry.absence,
+    )
