@@ -19,6 +19,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 from remuda.core import limits
 from remuda.core.clock import Clock
 from remuda.core.errors import Misconfigured
+from remuda.store import new_sqlite
 from remuda.store.connections import (
     Connections,
     parse_url,
@@ -148,7 +149,11 @@ def migrate(connections: Connections) -> None:
         _lock(connection)
         version = _current_version(connection, connections.name)
         if version < SCHEMA_VERSION:
-            _upgrade(connection, connections.now(connection))
+            now = connections.now(connection)
+            if version == 0 and new_sqlite.create(connection, SCHEMA_VERSION):
+                _note_version(connection, now)
+            else:
+                upgrade(connection, now)
 
 
 def _lock(connection: Connection) -> None:
@@ -176,7 +181,8 @@ def _current_version(connection: Connection, name: str) -> int:
     return version
 
 
-def _upgrade(connection: Connection, now: datetime) -> None:
+def upgrade(connection: Connection, now: datetime) -> None:
+    """Run the migrations that are missing."""
     from alembic import command  # As long to import as all of SQLAlchemy, and most starts need none of it.
     from alembic.config import Config
 
@@ -184,6 +190,10 @@ def _upgrade(connection: Connection, now: datetime) -> None:
     config.set_main_option("script_location", "remuda.store:migrations")
     config.attributes["connection"] = connection
     command.upgrade(config, "head")
+    _note_version(connection, now)
+
+
+def _note_version(connection: Connection, now: datetime) -> None:
     connection.execute(delete(schema_info))
     connection.execute(
         insert(schema_info).values(

@@ -2,6 +2,7 @@
 
 import os
 import re
+import sqlite3
 import stat
 import traceback
 from datetime import datetime
@@ -12,9 +13,11 @@ from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from sqlalchemy import Connection, insert, select, update
 from sqlalchemy.exc import IntegrityError
+from tools.write_sqlite_schema import dump, migrated
 
 from remuda.core.clock import SystemClock
 from remuda.core.errors import Misconfigured, StoreUnusable
+from remuda.store import new_sqlite
 from remuda.store.database import Database, open_database
 from remuda.store.database_url import ACCEPTED, mask_url
 from remuda.store.fleet import SqlFleetStore
@@ -41,6 +44,28 @@ async def test_migrations_lead_to_the_schema_that_statements_use(database: Datab
         return list(compare_metadata(MigrationContext.configure(connection), metadata))
 
     assert await database.read(lambda connection, now: differences(connection)) == []
+
+
+async def test_new_sqlite_file_is_what_migrations_make(tmp_path: Path) -> None:
+    """Where it differs: uv run --group dev python -m tools.write_sqlite_schema"""
+    path = tmp_path / "data" / "remuda.db"
+    database = await reopened(f"sqlite:///{path}")
+    await database.close()
+    assert new_sqlite.FILE.read_text().startswith(f"{new_sqlite.first_line(SCHEMA_VERSION)}\n")
+    assert dump(path) == migrated()
+
+
+async def test_sqlite_file_with_tables_of_others_is_migrated(tmp_path: Path) -> None:
+    path = tmp_path / "remuda.db"
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE of_others (id INTEGER)")
+    connection.close()
+    database = await reopened(f"sqlite:///{path}")
+    try:
+        node = await registered(SqlFleetStore(database))
+        assert (await SqlFleetStore(database).fleet()).nodes == [node]
+    finally:
+        await database.close()
 
 
 async def test_what_was_written_is_there_after_opening_again(database_url: str, database: Database) -> None:
