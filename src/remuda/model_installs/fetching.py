@@ -67,6 +67,7 @@ class FetchProgress:
         self._done = [0] * len(files)
         self._under_way: set[int] = set()
         self._last = 0
+        self._waits = ""
         self._phase: str = InstallPhase.DOWNLOADING if files else InstallPhase.RESOLVING
         sizes = [file.size for file in files]
         self._total = sum(size for size in sizes if size is not None) if None not in sizes else 0
@@ -82,12 +83,16 @@ class FetchProgress:
         self._under_way.discard(place)
         self._last = place
 
+    def waits(self, why: str) -> None:
+        """For its source to be reached; empty: it goes on."""
+        self._waits = why
+
     def checking(self) -> None:
         self._phase = CHECKING
 
     def shown(self) -> FetchShown:
         if not self._files:
-            return FetchShown(self._phase)
+            return FetchShown(self._waits or self._phase)
         place = min(self._under_way, default=self._last)
         return FetchShown(
             self._phase,

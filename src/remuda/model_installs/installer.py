@@ -33,6 +33,7 @@ from remuda.models.files import Manifest, ManifestFile, checked_path, make_manif
 from remuda.models.model_folder import folder_backends
 from remuda.models.reading import read_model, write_model
 from remuda.oci.errors import ContentRefused, DiskFull
+from remuda.oci.pauses import FetchPause, telling_pauses
 from remuda.ops.model import DoneWithNote, Ending, ModelSpec, NotNeeded, Step
 from remuda.scheduler.model import ADDED, StoredModel
 
@@ -91,6 +92,13 @@ class _Install:
     async def run(self) -> Ending:
         """Whatever is expected to go wrong is an ending; a source that does not answer gives way to the
         next."""
+        with telling_pauses(self._note_pause):
+            return await self._from_any()
+
+    def _note_pause(self, pause: FetchPause | None) -> None:
+        self._progress.waits("" if pause is None else str(pause))
+
+    async def _from_any(self) -> Ending:
         problem: Problem | None = None
         for text in (self._step.source.uri, *self._spec.mirrors):
             try:

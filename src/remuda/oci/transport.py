@@ -31,6 +31,7 @@ from remuda.core.retry import Backoff
 from remuda.host.outbound import AddressRefused, Outbound, UnusualAddress, open_outbound, proxy_for
 from remuda.oci import limits
 from remuda.oci.errors import AskedToWait, ContentRefused, RegistryBusy, RegistryFailed
+from remuda.oci.pauses import FetchPause, paused
 from remuda.oci.reference import DOCKER_HUB
 
 log = structlog.get_logger(__name__)
@@ -67,7 +68,8 @@ class RetryBudget:
             raise failure
         pause_s = max(wait, retry_after or timedelta()).total_seconds()
         log.info("fetch_paused", what=self._what, reason=failure.message, pause_s=round(pause_s, 3))
-        await anyio.sleep(pause_s)
+        with paused(FetchPause(failure.message, self._failures + 1, self._policy.attempts_max)):
+            await anyio.sleep(pause_s)
 
 
 def parse_retry_after(text: str | None, now: datetime) -> timedelta | None:

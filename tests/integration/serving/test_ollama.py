@@ -8,6 +8,7 @@ import ollama
 import pytest
 
 from remuda.gateway.ollama.listing import API_LEVEL
+from remuda.host.ports import free_port
 from tests.integration.serving.asking import add_echo
 from tests.integration.serving.site import of_model
 from tests.support.hub import HubServer, hub_server
@@ -157,6 +158,24 @@ async def test_what_cannot_be_pulled_is_told_with_and_without_a_stream(
     with pytest.raises(ollama.ResponseError) as refused:
         await client.pull("no such name!")
     assert refused.value.status_code == 400
+
+
+async def test_a_source_that_cannot_be_reached_is_told_at_once_while_it_is_tried_again(
+    client: ollama.AsyncClient, up: Frontend
+) -> None:
+    place = f"127.0.0.1:{free_port('127.0.0.1')}"
+    stream = await client.pull(f"http://{place}/away.gguf", stream=True)
+    assert isinstance(stream, AsyncGenerator)
+    with anyio.fail_after(LOAD_S):
+        async for line in stream:
+            if "; trying again (" in (line.status or ""):
+                break
+    assert (line.status or "").startswith(f"{place} cannot be reached: ")
+    await stream.aclose()
+    with pytest.raises(ollama.ResponseError, match="cannot be reached"):
+        await client.pull(f"http://{place}/away.gguf")
+    [op] = [one for one in up.get("/api/ops")["operations"] if place in one.get("uri", "")]
+    assert up.ask("POST", f"/api/ops/{op['id']}/cancel").status_code == 200
 
 
 async def test_embeddings_of_a_real_model(client: ollama.AsyncClient) -> None:

@@ -76,8 +76,9 @@ def line_of(view: OpView) -> OllamaProgress:
     """How far an install is that is under way."""
     step = next((step for step in view.steps or () if step.state == "running"), None)
     if step is None:
+        failed = _failed_once(view)
         waiting = next((step.reason for step in view.steps or () if step.reason), "")
-        return OllamaProgress(waiting or "waiting")
+        return OllamaProgress(waiting or "waiting" if failed is None else f"{failed}; it is tried again")
     progress = step.progress
     if progress is None or not progress.file_name:
         return OllamaProgress(_phase(step) or MANIFEST.status)
@@ -92,6 +93,22 @@ def line_of(view: OpView) -> OllamaProgress:
 
 def _phase(step: StepView) -> str:
     return "" if step.progress is None else step.progress.phase
+
+
+def _failed_once(view: OpView) -> str | None:
+    """What went wrong with an attempt after which another one comes."""
+    waiting = (step for step in view.steps or () if step.state == "pending" and step.problem is not None)
+    return next((step.problem.message for step in waiting if step.problem is not None), None)
+
+
+def tried_in_vain(view: OpView) -> OllamaPullFailed | None:
+    """Why an install has failed that goes on being tried, for clients that are told nothing while they
+    wait."""
+    failed = _failed_once(view)
+    if failed is None:
+        return None
+    hint = f"it goes on being tried: pull again to wait for it, or see remuda ops show {view.id}"
+    return OllamaPullFailed(failed, hint=hint)
 
 
 def failure_of(view: OpView) -> OllamaPullFailed | None:

@@ -159,7 +159,7 @@ async def ollama_pull(request: Request, svc: Svc, admin: Admin) -> Response:
         svc.ops.feed.require_room()
         op = (await svc.serving.installs.install(wanted)).operation.id
     if asked.stream is False:
-        async for _ in _progress(svc, op):
+        async for _ in _progress(svc, op, patient=False):
             pass
         return _answer(pulls.SUCCESS)
     return StreamingResponse(_lines(svc, op), media_type=NDJSON.decode())
@@ -176,8 +176,11 @@ async def _lines(svc: Services, op: OpId | None) -> AsyncIterator[bytes]:
         yield on_one_line(error_body(error)) + b"\n"
 
 
-async def _progress(svc: Services, op: OpId | None) -> AsyncGenerator[OllamaProgress, None]:
-    """Each change of how far it is. OllamaPullFailed when it ends without the model. None: it is there."""
+async def _progress(
+    svc: Services, op: OpId | None, *, patient: bool = True
+) -> AsyncGenerator[OllamaProgress, None]:
+    """Each change of how far it is. OllamaPullFailed when it ends without the model, or unless `patient` when
+    an attempt has failed. None: it is there."""
     yield pulls.MANIFEST
     told = pulls.MANIFEST
     async with svc.ops.feed.watched():
@@ -188,6 +191,8 @@ async def _progress(svc: Services, op: OpId | None) -> AsyncGenerator[OllamaProg
                 if failed := pulls.failure_of(view):
                     raise failed
                 return
+            if not patient and (failed := pulls.tried_in_vain(view)):
+                raise failed
             line = pulls.line_of(view)
             if line != told:
                 told = line
