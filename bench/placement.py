@@ -3,32 +3,39 @@
     python -m bench.placement
 
 The decision: what every node offers, and the best of them, for a model that is loaded nowhere. Reading the
-store is not counted. The swaps: three models of which one fits, asked for in turn; by the rules of
-`remuda.scheduler.eviction`, and first come first served.
+store is not counted. Who could get the backend is told before: planned for each node, for each kind of
+machine, and once more when each node has told what it had told before. The swaps: three models of which one
+fits, asked for in turn; by the rules of `remuda.scheduler.eviction`, and first come first served.
 """
 
 import argparse
 import statistics
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from tests.support.nodes import THRESHOLDS
 from tests.support.nodes import node as fleet_node
+from tests.unit.scheduler.plain_supply import plain_supplies
 
 from remuda.core.ids import BootId, NodeId, ReplicaKey
+from remuda.core.slices import Sliced, at_once
 from remuda.fleet.health import Fleet, ListeningPeriod, ListeningPeriods
 from remuda.fleet.model import Resources
 from remuda.fleet.verdicts import ObservedNode
+from remuda.gallery.index import read_index
+from remuda.gallery.model import Reading
+from remuda.gallery.sources import REMUDA, shipped_index
 from remuda.models.files import NeededFile
 from remuda.models.memory import MemoryUse
 from remuda.ops.model import OpId
+from remuda.scheduler.backend_supply import Supply, SupplyBook
 from remuda.scheduler.eviction import WaitedFor, asked_again, may_go, turn_in_line
 from remuda.scheduler.facts import PlacementFacts
 from remuda.scheduler.model import Need, Replica, Replicas, ReplicaState
-from remuda.scheduler.offers import Supply
 from remuda.scheduler.shortlist import SupplyFacts, best_place
 from remuda.wire.nodes import InstalledArtifact, ModelFile, Report
 
@@ -92,7 +99,7 @@ def _row(number: int, nodes: int) -> Replica:
 
 
 def decision_ms(nodes: int, replicas: int, rounds: int, *, file: str, gib: int) -> tuple[list[float], float]:
-    """What each decision took, and the longest that one held up others."""
+    """What each decision took, and the longest that others were held up, in the least disturbed round."""
     views = [_view(number) for number in range(nodes)]
     seen = Replicas(NOW, 1, tuple(_row(number, nodes) for number in range(replicas)))
     need = Need("new", "llama-cpp", "r1", 5 * GIB, gib * GIB, MemoryUse(gib * GIB, GIB), file=file)
@@ -102,18 +109,47 @@ def decision_ms(nodes: int, replicas: int, rounds: int, *, file: str, gib: int) 
         lambda node: Supply(has=True), lambda node: False, lambda offer: replace(offer, has_backend=True)
     )
     taken: list[float] = []
-    longest = 0.0
+    held_up: list[float] = []
     for _ in range(rounds):
-        work, whole = best_place(need, facts, known), 0.0
-        while True:
-            begun = time.perf_counter()
-            over = next(work, work)
-            slice_ms = (time.perf_counter() - begun) * 1000
-            whole, longest = whole + slice_ms, max(longest, slice_ms)
-            if over is work:
-                break
+        whole, longest = _timed(best_place(need, facts, known))
         taken.append(whole)
-    return taken, longest
+        held_up.append(longest)
+    return taken, min(held_up)
+
+
+def supply_ms(nodes: int, rounds: int) -> list[tuple[str, float, float]]:
+    """At best, and the longest that one held up others."""
+    views = [_view(number) for number in range(nodes)]
+    readings = (Reading(REMUDA, read_index(shipped_index()), confirmed_at=NOW),)
+    book = SupplyBook()
+    at_once(book.of("llama-cpp", views, readings))
+    ways: tuple[tuple[str, Callable[[], Sliced[object]]], ...] = (
+        ("for each node", lambda: _in_one(lambda: plain_supplies("llama-cpp", views, readings))),
+        ("for each kind", lambda: SupplyBook().of("llama-cpp", views, readings)),
+        ("remembered", lambda: book.of("llama-cpp", views, readings)),
+    )
+    found = []
+    for name, way in ways:
+        taken = [_timed(way()) for _ in range(rounds)]
+        found.append((name, min(whole for whole, _ in taken), min(longest for _, longest in taken)))
+    return found
+
+
+def _in_one(work: Callable[[], object]) -> Sliced[object]:
+    yield from ()
+    return work()
+
+
+def _timed(work: Sliced[object]) -> tuple[float, float]:
+    """The whole, and the longest slice."""
+    whole, longest = 0.0, 0.0
+    while True:
+        begun = time.perf_counter()
+        over = next(work, work)
+        slice_ms = (time.perf_counter() - begun) * 1000
+        whole, longest = whole + slice_ms, max(longest, slice_ms)
+        if over is work:
+            return whole, longest
 
 
 # Swaps.
@@ -207,6 +243,11 @@ def main() -> None:
             f"{given.nodes} nodes, {given.replicas} replicas, {what}: median "
             f"{statistics.median(taken):.1f} ms, at best {min(taken):.1f} ms (aim 5); "
             f"others wait {longest:.1f} ms at most"
+        )
+    for way, whole, longest in supply_ms(given.nodes, given.rounds):
+        print(
+            f"{given.nodes} nodes, who could get the backend, {way}: at best {whole:.1f} ms; "
+            f"others wait {longest:.1f} ms"
         )
     print(f"{given.requests} requests for A, B, C in turn, one machine with room for one, loads of 8 s:")
     print(f"{'one each':>10}  {'':14} {'swaps':>6} {'longest wait':>13} {'median':>7}")

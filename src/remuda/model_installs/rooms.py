@@ -15,7 +15,7 @@ from remuda.hubs.quantisations import NodeRoom
 from remuda.model_installs.ports import BackendChoice
 from remuda.ops.selection import installed_under
 from remuda.ops.upgrade_check import Look
-from remuda.scheduler.offers import Supply, supplies
+from remuda.scheduler.backend_supply import Supply, supplies
 
 _LOOK_S: Final = 1.0
 

@@ -15,6 +15,7 @@ from remuda.gallery.model import Reading
 from remuda.models.files import NeededFile
 from remuda.ops.model import OpId, ReplicaTarget, Source, UnloadCause, UnloadReason
 from remuda.ops.ports import OpSignal
+from remuda.scheduler.backend_supply import NOWHERE, Supply, SupplyBook
 from remuda.scheduler.catalogue import Catalogued, ModelCatalogue
 from remuda.scheduler.demand import NO_NODE
 from remuda.scheduler.disk_room import FilesInFleet
@@ -36,7 +37,7 @@ from remuda.scheduler.model import (
     ReplicaState,
     Unplaceable,
 )
-from remuda.scheduler.offers import NOWHERE, Supply, offers, supplies
+from remuda.scheduler.offers import offers
 from remuda.scheduler.placement import place
 from remuda.scheduler.plans import ReplicaPlan, replica_plan
 from remuda.scheduler.ports import ReplicaStore, RoutingTable
@@ -93,6 +94,7 @@ class ReplicaPlacer:
         self._table = table
         self._signal = signal
         self._paths = ReportPaths()
+        self._supplies = SupplyBook()
 
     async def begin(
         self,
@@ -157,7 +159,7 @@ class ReplicaPlacer:
             files = await self._needed(model, nodes) if known is None else known
         away = sum(file.size for file in files if not file.here)
         need = model.need(_size_elsewhere(nodes, model) or away)
-        supply = supplies(need.backend, nodes, readings)
+        supply = await _in_turns(self._supplies.of(need.backend, nodes, readings))
         fetched: FilesInFleet | None = None
         if files and self._by.room is not None:
             fetched = await self._by.room.known(nodes, seen.rows)

@@ -7,7 +7,7 @@ import pytest
 from remuda.core.ids import NodeId
 from remuda.fleet.verdicts import ObservedNode
 from remuda.model_installs.rooms import backends_without_source, chosen_backend
-from remuda.scheduler.offers import Supply
+from remuda.scheduler.backend_supply import Supply
 from tests.unit.ops.fleet import READINGS, a_node, artifact
 
 ONE, TWO = NodeId("1"), NodeId("2")

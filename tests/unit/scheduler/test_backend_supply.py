@@ -1,15 +1,26 @@
 """Which nodes have a backend, which could get it, and why the others could not."""
 
-import pytest
+from dataclasses import replace
+from datetime import timedelta
 
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from remuda.core.slices import at_once, slice_count
 from remuda.fleet.verdicts import ObservedNode
 from remuda.gallery.index import read_index
 from remuda.gallery.model import Reading
 from remuda.gallery.sources import REMUDA, shipped_index
-from remuda.scheduler.offers import Supply, supplies
+from remuda.ops.model import OpId
+from remuda.ops.targets import OperationPlan, PlanningContext, WantedOperation, proposal
+from remuda.scheduler import backend_supply
+from remuda.scheduler.backend_supply import Supply, SupplyBook, supplies
 from remuda.wire.nodes import InstalledArtifact
+from tests.support.examples import examples
 from tests.support.nodes import NOON
 from tests.unit.ops.fleet import READINGS, a_node, artifact
+from tests.unit.scheduler.plain_supply import plain_supplies
 
 
 def test_node_that_has_the_build_for_its_hardware_has_the_backend() -> None:
@@ -117,3 +128,84 @@ def test_build_that_a_node_has_decides_whether_its_gpu_is_used(builds: dict[str,
 def test_machine_without_a_gpu_starts_its_own_engine_though_it_has_another() -> None:
     has = (artifact("cuda12-llama-cpp", alias="llama-cpp"), artifact("cpu-llama-cpp", alias="llama-cpp"))
     assert the_supply(a_node("cpu-1", *has, capability="default")).on_cpu
+
+
+# Of many nodes.
+
+BACKENDS = ("llama-cpp", "vllm", "lone", "arm64-only", "private", "mine@llama-cpp", "nobody-has-it")
+ARTIFACTS = (
+    artifact("cpu-llama-cpp", alias="llama-cpp"),
+    artifact("cuda12-llama-cpp", alias="llama-cpp"),
+    artifact("private"),
+    artifact("builtin-llama-cpp", alias="llama-cpp", uri="builtin:llama-cpp"),
+)
+
+
+@st.composite
+def fleets_of(draw: st.DrawFn) -> list[ObservedNode]:
+    return [
+        a_node(
+            name,
+            *draw(st.lists(st.sampled_from(ARTIFACTS), max_size=2, unique=True)),
+            foreign=draw(st.booleans()),
+            told=draw(st.sampled_from((True, True, False))),
+            capability=draw(st.sampled_from(("", "default", "nvidia", "amd", "metal", "nvidia-l4t"))),
+            labels=draw(st.sampled_from(({}, {"node.arch": "arm64"}))),
+            approved=draw(st.sampled_from((True, True, False))),
+        )
+        for name in draw(st.lists(st.sampled_from("abcdef"), unique=True))
+    ]
+
+
+galleries = st.sampled_from((READINGS, READINGS[:1], READINGS[1:], ()))
+
+
+@settings(max_examples=examples(200))
+@given(st.sampled_from(BACKENDS), fleets_of(), galleries)
+def test_same_answer_as_by_planning_for_each_node(
+    backend: str, nodes: list[ObservedNode], readings: tuple[Reading, ...]
+) -> None:
+    assert supplies(backend, nodes, readings) == plain_supplies(backend, nodes, readings)
+
+
+@settings(max_examples=examples(100))
+@given(st.lists(st.tuples(st.sampled_from(BACKENDS), fleets_of(), galleries), max_size=6))
+def test_what_is_remembered_makes_no_difference(
+    asked: list[tuple[str, list[ObservedNode], tuple[Reading, ...]]],
+) -> None:
+    book = SupplyBook()
+    for backend, nodes, readings in asked:
+        assert at_once(book.of(backend, nodes, readings)) == plain_supplies(backend, nodes, readings)
+
+
+def test_install_is_planned_once_for_each_kind_of_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    planned: list[object] = []
+
+    def noted(wanted: WantedOperation, context: PlanningContext, op: OpId) -> OperationPlan:
+        planned.append(context.nodes)
+        return proposal(wanted, context, op)
+
+    monkeypatch.setattr(backend_supply, "proposal", noted)
+    nodes = [a_node(f"n{one}", capability=("nvidia", "default")[one % 2]) for one in range(50)]
+    book = SupplyBook()
+    at_once(book.of("llama-cpp", nodes, READINGS))
+    assert len(planned) == 2
+    again = tuple(replace(one, confirmed_at=NOON + timedelta(hours=1)) for one in READINGS)
+    at_once(book.of("llama-cpp", nodes, again))
+    assert len(planned) == 2, "galleries that were read again, with nothing new in them"
+    at_once(book.of("llama-cpp", nodes, READINGS[:1]))
+    assert len(planned) == 4
+
+
+def test_others_get_their_turn_while_it_is_told_of_many_nodes() -> None:
+    nodes = [a_node(f"n{one}") for one in range(100)]
+    book = SupplyBook()
+    assert slice_count(book.of("llama-cpp", nodes, READINGS))[1] >= 5
+    assert slice_count(book.of("llama-cpp", nodes, READINGS))[1] == 1
+
+
+def test_only_backends_asked_for_last_are_remembered() -> None:
+    book = SupplyBook()
+    for number in range(40):
+        at_once(book.of(f"b{number}", [a_node()], READINGS))
+    assert book.remembered == 16

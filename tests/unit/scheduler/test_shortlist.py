@@ -14,12 +14,13 @@ from remuda.fleet.verdicts import ObservedNode
 from remuda.models.files import NeededFile
 from remuda.models.memory import MemoryUse
 from remuda.scheduler import shortlist
+from remuda.scheduler.backend_supply import Supply
 from remuda.scheduler.eviction import Turn
 from remuda.scheduler.facts import PlacementFacts, ReportPaths
 from remuda.scheduler.measured_memory import MemoryBook, MemoryKey
 from remuda.scheduler.measured_speed import MeasuredRate, Rate, RateBook, RateKey
 from remuda.scheduler.model import Need, NodeOffer, Placed, Replica, ReplicaState, Unplaceable
-from remuda.scheduler.offers import Supply, offers
+from remuda.scheduler.offers import offers
 from remuda.scheduler.placement import Fit, look, place
 from remuda.scheduler.ranking import usual_speed
 from remuda.scheduler.shortlist import Glance, SupplyFacts, best_place
