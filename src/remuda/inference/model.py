@@ -50,6 +50,11 @@ class CallTally(msgspec.Struct):
     stop_sequence: str = ""  # At which the answer ended, of those asked for; empty: at none, or not known.
     costs: tuple[tuple[str, int], ...] = ()  # What paid servers were given for it, in core.prices.Money.
 
+    def token_came(self, now_s: float) -> None:
+        self.last_token_s = now_s
+        if self.first_token_s is None:
+            self.first_token_s = now_s
+
 
 @dataclass(frozen=True, slots=True)
 class ReplicaEndpoint:

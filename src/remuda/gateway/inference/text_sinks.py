@@ -1,11 +1,25 @@
-"""Text on its way to the client, in whichever API: each part as it comes, or all of it at once."""
+"""What answers to all APIs have in common on their way to the client. Text: each part as it comes, or all of
+it at once."""
 
-from typing import Final, Protocol
+from collections.abc import Sequence
+from typing import Final, NoReturn, Protocol
 
 import anyio
 
 from remuda.gateway.inference.text_answers import Choice, TextRenderer, choice_of
-from remuda.inference.answers import NOTHING, ByteSink, Delta, FinishReason, TextSink, Usage
+from remuda.inference.answers import (
+    NOTHING,
+    AnswerFormat,
+    ByteSink,
+    Delta,
+    FinishReason,
+    MediaSink,
+    Score,
+    TextSink,
+    Tokens,
+    Usage,
+    Vector,
+)
 from remuda.inference.model import InferenceCall
 
 JSON: Final = b"application/json"
@@ -27,6 +41,42 @@ class ResponseSink(ByteSink, Protocol):
     def waited_s(self) -> float:
         """For a replica, and perhaps for its load."""
         ...
+
+
+class AnswerToClient:
+    """An inference.answers.AnswerSink over a response on which bytes are sent, for an API to begin with: it
+    says how it renders what its paths are answered with. Nothing else is ever asked of it."""
+
+    __slots__ = ("_call", "_response")
+
+    def __init__(self, call: InferenceCall, response: ResponseSink) -> None:
+        self._call = call
+        self._response = response
+
+    @property
+    def begun(self) -> bool:
+        return self._response.begun
+
+    def relay(self, written: AnswerFormat) -> ByteSink | None:
+        return None
+
+    def texts(self, count: int) -> TextSink:
+        self._not_rendered()
+
+    async def vectors(self, vectors: Sequence[Vector], usage: Usage) -> None:
+        self._not_rendered()
+
+    async def scores(self, scores: Sequence[Score], usage: Usage) -> None:
+        self._not_rendered()
+
+    async def tokens(self, tokens: Tokens) -> None:
+        self._not_rendered()
+
+    def media(self) -> MediaSink:
+        self._not_rendered()
+
+    def _not_rendered(self) -> NoReturn:
+        raise AssertionError(f"this is no answer to a request of the kind {self._call.kind}")
 
 
 class StreamedTexts:

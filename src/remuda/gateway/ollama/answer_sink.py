@@ -2,15 +2,10 @@
 
 from collections.abc import Sequence
 
-from remuda.gateway.inference.text_sinks import ResponseSink, send_whole, text_sink
+from remuda.gateway.inference.text_sinks import AnswerToClient, ResponseSink, send_whole, text_sink
 from remuda.gateway.ollama.rendering import OllamaTexts, Shape, Spent, embedded, one_embedding
 from remuda.inference.answers import (
-    AnswerFormat,
-    ByteSink,
-    MediaSink,
-    Score,
     TextSink,
-    Tokens,
     Usage,
     Vector,
 )
@@ -18,23 +13,13 @@ from remuda.inference.large_bodies import Slicer
 from remuda.inference.model import InferenceCall
 
 
-class OllamaSink:
-    """Implements inference.answers.AnswerSink, over a response on which bytes are sent."""
-
-    __slots__ = ("_call", "_response", "_shape", "_slicer")
+class OllamaSink(AnswerToClient):
+    __slots__ = ("_shape", "_slicer")
 
     def __init__(self, call: InferenceCall, response: ResponseSink, slicer: Slicer, shape: Shape) -> None:
-        self._call = call
-        self._response = response
+        super().__init__(call, response)
         self._slicer = slicer
         self._shape = shape
-
-    @property
-    def begun(self) -> bool:
-        return self._response.begun
-
-    def relay(self, written: AnswerFormat) -> ByteSink | None:
-        return None
 
     def texts(self, count: int) -> TextSink:
         renderer = OllamaTexts(self._call, self._model, self._shape, self._spent)
@@ -46,15 +31,6 @@ class OllamaSink:
             return
         answer = await self._slicer.run(embedded(self._model, vectors, usage, self._spent()))
         await send_whole(self._response, answer)
-
-    async def scores(self, scores: Sequence[Score], usage: Usage) -> None:
-        raise AssertionError("this API ranks nothing")
-
-    async def tokens(self, tokens: Tokens) -> None:
-        raise AssertionError("this API counts nothing")
-
-    def media(self) -> MediaSink:
-        raise AssertionError("this API is answered with text and vectors only")
 
     @property
     def _model(self) -> str:

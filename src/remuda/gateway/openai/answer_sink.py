@@ -3,28 +3,23 @@
 from collections.abc import Sequence
 
 from remuda.gateway.inference.text_answers import TextRenderer
-from remuda.gateway.inference.text_sinks import ResponseSink, send_whole, text_sink
+from remuda.gateway.inference.text_sinks import AnswerToClient, ResponseSink, send_whole, text_sink
 from remuda.gateway.openai.rendering import ChatRenderer, CompletionRenderer, embedding_list, rerank_answer
 from remuda.gateway.openai.tokens import tokens_answer
-from remuda.inference.answers import AnswerFormat, ByteSink, MediaSink, Score, TextSink, Tokens, Usage, Vector
+from remuda.inference.answers import AnswerFormat, ByteSink, Score, TextSink, Tokens, Usage, Vector
 from remuda.inference.large_bodies import Slicer
 from remuda.inference.model import InferenceCall
 from remuda.inference.requests import ChatRequest, CompletionRequest, EmbeddingRequest, RerankRequest
 
 
-class OpenAiSink:
-    """Implements inference.answers.AnswerSink, over a response on which bytes are sent."""
+class OpenAiSink(AnswerToClient):
+    """Relays what is in OpenAI's format already."""
 
-    __slots__ = ("_call", "_response", "_slicer")
+    __slots__ = ("_slicer",)
 
     def __init__(self, call: InferenceCall, response: ResponseSink, slicer: Slicer) -> None:
-        self._call = call
-        self._response = response
+        super().__init__(call, response)
         self._slicer = slicer
-
-    @property
-    def begun(self) -> bool:
-        return self._response.begun
 
     def relay(self, written: AnswerFormat) -> ByteSink | None:
         return self._response if written == AnswerFormat.OPENAI else None
@@ -44,9 +39,6 @@ class OpenAiSink:
 
     async def tokens(self, tokens: Tokens) -> None:
         await send_whole(self._response, tokens_answer(self._call, tokens))
-
-    def media(self) -> MediaSink:
-        raise AssertionError("requests for media are answered by sinks of their own")
 
 
 def _text_renderer(call: InferenceCall) -> TextRenderer:

@@ -2,28 +2,21 @@
 
 import base64
 from collections.abc import Sequence
-from typing import Final, NoReturn
+from typing import Final
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from remuda.core.slices import Sliced
 from remuda.gateway.inference.event_streams import SSE
-from remuda.gateway.inference.text_sinks import JSON, ResponseSink
+from remuda.gateway.inference.text_sinks import JSON, AnswerToClient, ResponseSink
 from remuda.gateway.openai import transcripts
 from remuda.gateway.openai.rendering import DONE, event
 from remuda.gateway.openai.spoken import SpeechFormat
 from remuda.inference.answers import (
-    AnswerFormat,
     AudioSink,
-    ByteSink,
     MediaSink,
-    Score,
-    TextSink,
-    Tokens,
     Transcript,
-    Usage,
-    Vector,
 )
 from remuda.inference.large_bodies import Slicer
 from remuda.inference.media_requests import TranscriptionRequest
@@ -38,52 +31,26 @@ _IMAGE_FORMATS: Final = (
 )
 
 
-class _NoText:
-    """An AnswerSink for requests that are not answered in text, of which no two are alike."""
-
-    def __init__(self, call: InferenceCall, response: ResponseSink) -> None:
-        self._call = call
-        self._response = response
-
-    @property
-    def begun(self) -> bool:
-        return self._response.begun
-
-    def relay(self, written: AnswerFormat) -> ByteSink | None:
-        return None
-
-    def texts(self, count: int) -> TextSink:
-        self._other()
-
-    async def vectors(self, vectors: Sequence[Vector], usage: Usage) -> None:
-        self._other()
-
-    async def scores(self, scores: Sequence[Score], usage: Usage) -> None:
-        self._other()
-
-    async def tokens(self, tokens: Tokens) -> None:
-        self._other()
+class _MediaAnswer(AnswerToClient):
+    """Of requests that are not answered in text no two are alike."""
 
     async def images(self, images: Sequence[bytes]) -> None:
-        self._other()
+        self._not_rendered()
 
     async def transcribed(self, text: str) -> None:
-        self._other()
+        self._not_rendered()
 
     async def transcript(self, transcript: Transcript) -> None:
-        self._other()
+        self._not_rendered()
 
     def audio(self) -> AudioSink:
-        self._other()
+        self._not_rendered()
 
     def media(self) -> MediaSink:
         return self
 
-    def _other(self) -> NoReturn:
-        raise AssertionError(f"this is no answer to a request of the kind {self._call.kind}")
 
-
-class ImagesAnswer(_NoText):
+class ImagesAnswer(_MediaAnswer):
     def __init__(self, call: InferenceCall, response: ResponseSink, slicer: Slicer, size: str) -> None:
         super().__init__(call, response)
         self._slicer = slicer
@@ -123,7 +90,7 @@ def image_format(image: bytes) -> str | UnsetType:
     return next((name for start, name in _IMAGE_FORMATS if image.startswith(start)), UNSET)
 
 
-class TranscriptAnswer(_NoText):
+class TranscriptAnswer(_MediaAnswer):
     def __init__(self, call: InferenceCall, response: ResponseSink, wanted: str) -> None:
         super().__init__(call, response)
         self._wanted = wanted
@@ -150,7 +117,7 @@ class TranscriptAnswer(_NoText):
         await self._response.write(body)
 
 
-class SpeechAnswer(_NoText):
+class SpeechAnswer(_MediaAnswer):
     def __init__(self, call: InferenceCall, response: ResponseSink, wanted: str, *, events: bool) -> None:
         super().__init__(call, response)
         self._wanted = wanted

@@ -9,10 +9,10 @@ from remuda.gateway.inference.body_errors import InvalidField
 from remuda.gateway.inference.chat_json import chat_json
 from remuda.gateway.inference.endpoint import ApiEndpoint
 from remuda.gateway.inference.text_sinks import ResponseSink
+from remuda.gateway.responses.answer_sink import KeepResponse, ResponsesSink, UnixClock
 from remuda.gateway.responses.bodies import BODY, CHOICES, ResponsesBody
 from remuda.gateway.responses.objects import ResponseHead
 from remuda.gateway.responses.rendering import RESPONSES
-from remuda.gateway.responses.sink import KeepResponse, ResponsesSink, UnixClock
 from remuda.gateway.responses.translation import chat_of
 from remuda.inference.large_bodies import Slicer
 from remuda.inference.model import InferenceCall, RequestKind

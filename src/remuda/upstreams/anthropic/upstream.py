@@ -9,7 +9,7 @@ from remuda.inference.model import InferenceCall, ReplicaEndpoint, RequestKind
 from remuda.inference.requests import ChatRequest
 from remuda.upstreams.anthropic.conversation import conversation_of
 from remuda.upstreams.anthropic.message_decoder import MessageDecoder
-from remuda.upstreams.http.client import HttpConnection, Pool, ServerAddress, body_of
+from remuda.upstreams.http.client import HttpConnection, Pool, ServerAddress, body_of, json_head
 from remuda.upstreams.http.refusals import EVENTS, JSON, expect_type, in_words, server_failure
 
 VERSION: Final = "2023-06-01"  # Of the API; it has not changed since.
@@ -21,7 +21,8 @@ _ERROR_BYTES_MAX: Final = 64 << 10
 class AnthropicUpstream:
     def __init__(self, endpoint: ReplicaEndpoint, pool: Pool, clock: Clock) -> None:
         self._endpoint = endpoint
-        self._head = _head(endpoint)
+        token = (f"x-api-key: {endpoint.token}",) if endpoint.token else ()
+        self._head = json_head(endpoint, _PATH, f"anthropic-version: {VERSION}", *token)
         self._pool = pool
         self._clock = clock
 
@@ -72,9 +73,7 @@ class AnthropicUpstream:
         """Until the server says how many there were, each part counts as one."""
         tally = call.tally
         tally.completion_tokens += 1
-        tally.last_token_s = now_s = self._clock.monotonic()
-        if tally.first_token_s is None:
-            tally.first_token_s = now_s
+        tally.token_came(self._clock.monotonic())
 
     async def _refused(self, answer: HttpConnection) -> UpstreamFailed:
         body = await body_of(answer, _ERROR_BYTES_MAX)
@@ -83,19 +82,3 @@ class AnthropicUpstream:
         return failed or UpstreamFailed(
             Fault.REFUSED, f"the server {self._endpoint.server} refuses this: {words}", status=answer.status
         )
-
-
-def _head(endpoint: ReplicaEndpoint) -> bytes:
-    """All of it but the length of the body."""
-    lines = (
-        f"POST {endpoint.path}{_PATH} HTTP/1.1",
-        f"Host: {endpoint.address.removesuffix(':443') if endpoint.encrypted else endpoint.address}",
-        "User-Agent: remuda",
-        "X-Remuda-Via: 1",
-        f"anthropic-version: {VERSION}",
-        *((f"x-api-key: {endpoint.token}",) if endpoint.token else ()),
-        "Content-Type: application/json",
-        "Accept-Encoding: identity",
-        "Content-Length: ",
-    )
-    return "\r\n".join(lines).encode()

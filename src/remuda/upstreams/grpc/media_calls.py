@@ -180,9 +180,7 @@ class MediaCalls:
             return await call.whole()
 
     def _note(self, call: InferenceCall) -> None:
-        call.tally.last_token_s = now_s = self.clock.monotonic()
-        if call.tally.first_token_s is None:
-            call.tally.first_token_s = now_s
+        call.tally.token_came(self.clock.monotonic())
 
 
 async def _put(there: FilesOnWorker, file: InputFile | None) -> str:

@@ -120,7 +120,7 @@ class TextGenerator:
                     while (message := await call.read()) is not None:
                         delta = decoder.decode(parse(message))
                         if delta is not None:
-                            self._note_token()
+                            self._call.tally.token_came(self._clock.monotonic())
                             await write(index, delta)
                 except (CallFailed, DecodeError):
                     raise
@@ -140,7 +140,7 @@ class TextGenerator:
         stream = await self._channel.call("Predict", *generation.message())
         with GrpcCall(stream, self._timeouts.whole_s) as call:
             reply = pb.Reply.FromString(await call.whole())
-        self._note_token()
+        self._call.tally.token_came(self._clock.monotonic())
         decoder = _decoder(self._call, generation)
         if (delta := decoder.decode(reply)) is not None:
             await self._sink.write(index, delta)
@@ -148,12 +148,6 @@ class TextGenerator:
         self._note_trailers(stream.trailers)
         last = decoder.end()
         await self._sink.finish(index, decoder.finish_reason, last)
-
-    def _note_token(self) -> None:
-        tally = self._call.tally
-        tally.last_token_s = now_s = self._clock.monotonic()
-        if tally.first_token_s is None:
-            tally.first_token_s = now_s
 
     def _note_trailers(self, trailers: Mapping[bytes, bytes]) -> None:
         self._call.tally.stop_sequence = stop_sequence_in(trailers)

@@ -18,6 +18,7 @@ from remuda.core import limits
 from remuda.core.reach import host_and_port
 from remuda.host.outbound import connected
 from remuda.inference.failures import Fault, UpstreamFailed
+from remuda.inference.model import ReplicaEndpoint
 from remuda.upstreams import sockets
 from remuda.upstreams.sockets import turned_away
 
@@ -252,6 +253,20 @@ async def body_of(answer: HttpConnection, bytes_max: int) -> bytes:
         pieces.append(piece)
         size += len(piece)
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def json_head(endpoint: ReplicaEndpoint, path: str, *added: str) -> bytes:
+    """Of a request that posts JSON: all of it but the length of the body. `added` are header lines."""
+    lines = (
+        f"POST {endpoint.path}{path} HTTP/1.1",
+        f"Host: {endpoint.address.removesuffix(':443') if endpoint.encrypted else endpoint.address}",
+        *(("User-Agent: remuda", "X-Remuda-Via: 1") if endpoint.server else ()),
+        *added,
+        "Content-Type: application/json",
+        "Accept-Encoding: identity",
+        "Content-Length: ",
+    )
+    return "\r\n".join(lines).encode()
 
 
 def _lost(*, unsent: bool) -> ServerTurnedAway:

@@ -27,7 +27,7 @@ from remuda.inference.failures import ContextExceeded, Fault, RequestUnsupported
 from remuda.inference.large_bodies import outlined
 from remuda.inference.model import InferenceCall, ReplicaEndpoint, RequestKind
 from remuda.inference.requests import ChatRequest, CompletionRequest, TokenizeRequest, answer_count
-from remuda.upstreams.http.client import HttpConnection, Pool, ServerAddress, body_of
+from remuda.upstreams.http.client import HttpConnection, Pool, ServerAddress, body_of, json_head
 from remuda.upstreams.http.openai_decoder import (
     AnswerPart,
     StreamDecoder,
@@ -142,9 +142,7 @@ class _Texts:
         tally = self._call.tally
         self._tokens += 1
         tally.completion_tokens = self._tokens
-        tally.last_token_s = now_s = self._clock.monotonic()
-        if tally.first_token_s is None:
-            tally.first_token_s = now_s
+        tally.token_came(self._clock.monotonic())
 
 
 async def _whole_body(answer: HttpConnection) -> bytes:
@@ -181,7 +179,7 @@ class HttpUpstream:
         self._address: ServerAddress | None = (
             None  # Read at the first call, which is what fails if it is none.
         )
-        self._heads = {kind: _head(endpoint, path) for kind, path in _PATHS.items()}
+        self._heads = {kind: _head_of(endpoint, path) for kind, path in _PATHS.items()}
         self._pool = pool
         self._clock = clock
 
@@ -232,7 +230,7 @@ class HttpUpstream:
     async def _ask(self, path: str, body: bytes) -> bytes:
         """What is answered to this, beside the paths that every server has."""
         address = self._server()
-        head = b"%s%d\r\n\r\n" % (_head(self._endpoint, path), len(body))
+        head = b"%s%d\r\n\r\n" % (_head_of(self._endpoint, path), len(body))
         answer = await self._pool.exchange(address, head, body)
         try:
             if not 200 <= answer.status < 300:
@@ -249,9 +247,7 @@ class HttpUpstream:
                 passed = events.feed(piece)
                 if events.chunks != tally.completion_tokens:
                     tally.completion_tokens = events.chunks
-                    tally.last_token_s = now_s = self._clock.monotonic()
-                    if tally.first_token_s is None:
-                        tally.first_token_s = now_s
+                    tally.token_came(self._clock.monotonic())
                 if passed:
                     if not begun:  # Not before: until something was said, another replica can take over.
                         await relay.begin(answer.status, content_type)
@@ -305,18 +301,9 @@ async def _refuse(answer: HttpConnection, relay: ByteSink | None, *, begun: bool
     await relay.write(body)
 
 
-def _head(endpoint: ReplicaEndpoint, path: str) -> bytes:
-    """All of it but the length of the body."""
-    lines = (
-        f"POST {endpoint.path}{path} HTTP/1.1",
-        f"Host: {endpoint.address.removesuffix(':443') if endpoint.encrypted else endpoint.address}",
-        *(("User-Agent: remuda", "X-Remuda-Via: 1") if endpoint.server else ()),
-        *((f"Authorization: Bearer {endpoint.token}",) if endpoint.token else ()),
-        "Content-Type: application/json",
-        "Accept-Encoding: identity",
-        "Content-Length: ",
-    )
-    return "\r\n".join(lines).encode()
+def _head_of(endpoint: ReplicaEndpoint, path: str) -> bytes:
+    token = (f"Authorization: Bearer {endpoint.token}",) if endpoint.token else ()
+    return json_head(endpoint, path, *token)
 
 
 def _changed_members(call: InferenceCall, model: str, *, decoded: bool) -> Mapping[str, object]:

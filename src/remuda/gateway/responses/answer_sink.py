@@ -1,23 +1,17 @@
 """The answer to a request for a response, on its way to the client: told as it comes, or all at once. It is
 kept before its end is told, so that clients that read of the end find it."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 
-from remuda.gateway.inference.text_sinks import ResponseSink, send_whole
+from remuda.gateway.inference.text_sinks import AnswerToClient, ResponseSink, send_whole
 from remuda.gateway.responses.objects import ResponseHead, ResponseResult, response_object
 from remuda.gateway.responses.rendering import ResponseRenderer
 from remuda.inference.answers import (
     NOTHING,
-    AnswerFormat,
-    ByteSink,
     Delta,
     FinishReason,
-    MediaSink,
-    Score,
     TextSink,
-    Tokens,
     Usage,
-    Vector,
 )
 from remuda.inference.model import InferenceCall
 
@@ -26,10 +20,8 @@ KeepResponse = Callable[[ResponseResult], Awaitable[bool]]
 UnixClock = Callable[[], int]  # Unix seconds.
 
 
-class ResponsesSink:
-    """Implements inference.answers.AnswerSink, over a response on which bytes are sent."""
-
-    __slots__ = ("_call", "_head", "_keep", "_now", "_response")
+class ResponsesSink(AnswerToClient):
+    __slots__ = ("_head", "_keep", "_now")
 
     def __init__(
         self,
@@ -39,33 +31,13 @@ class ResponsesSink:
         keep: KeepResponse | None,
         now: UnixClock,
     ) -> None:
-        self._call = call
-        self._response = response
+        super().__init__(call, response)
         self._head = head
         self._keep = keep
         self._now = now
 
-    @property
-    def begun(self) -> bool:
-        return self._response.begun
-
-    def relay(self, written: AnswerFormat) -> ByteSink | None:
-        return None
-
     def texts(self, count: int) -> TextSink:
         return _Texts(self._call.stream, self._response, self._head, self._keep, self._now)
-
-    async def vectors(self, vectors: Sequence[Vector], usage: Usage) -> None:
-        raise AssertionError("no response is answered with vectors")
-
-    async def scores(self, scores: Sequence[Score], usage: Usage) -> None:
-        raise AssertionError("no response is answered with scores")
-
-    async def tokens(self, tokens: Tokens) -> None:
-        raise AssertionError("no response is answered with tokens")
-
-    def media(self) -> MediaSink:
-        raise AssertionError("no response is answered with media")
 
 
 class _Texts:
