@@ -16,7 +16,7 @@ from remuda.inference.failures import RateLimited, Unaffordable, UpstreamFailed
 from remuda.inference.model import WITH_FILES, InferenceCall, Upstreams
 from remuda.models.config import PREFIX_CACHE
 from remuda.router.chooser import ReplicaChooser
-from remuda.router.fairness import ANYONE, FairLine, SeatClaim, idle_room, may_wait
+from remuda.router.fairness import ANYONE, FairLine, SeatClaim, idle_room, may_wait_beyond
 from remuda.router.hints import RoutingHints
 from remuda.router.live_table import Tables
 from remuda.router.loading import (
@@ -341,7 +341,8 @@ class RequestDispatcher:
         self, model: str, routing: RoutingRecord, meanwhile: Meanwhile, notes: WaitNotes, began_s: float
     ) -> Route:
         keys, most = self._keys[model], self._waits.waiting_max
-        too_many = not may_wait(self._waiting[model], keys[routing.claim.key], len(keys), most)
+        waiting = self._waiting[model]
+        too_many = waiting > most and not may_wait_beyond(waiting, keys[routing.claim.key], len(keys), most)
         seat_by_s = 0.0
         while True:
             changed = self._tables.changed

@@ -94,10 +94,11 @@ class FairLine(Generic[T]):
             self._ends = {flow: end for flow, end in self._ends.items() if end > self._now[flow[0]]}
 
 
-def may_wait(waiting: int, own: int, keys: int, most: int) -> bool:
-    """Whether one more may wait, of so many of all keys, with it so many of its own. One key that fills the
-    line does not keep others from it: what is beyond the bound is theirs, up to as much again."""
-    return waiting <= most or (waiting <= 2 * most and own <= most // (2 * max(keys, 1)))
+def may_wait_beyond(waiting: int, own: int, keys: int, most: int) -> bool:
+    """Whether one may wait that is beyond the bound: with it there are so many of all keys, and so many of
+    its own. One key that fills the line does not keep others from it: what is beyond is theirs, up to as much
+    again."""
+    return waiting <= 2 * most and own <= most // (2 * max(keys, 1))
 
 
 def idle_room(route: Route, load: int) -> bool:

@@ -110,8 +110,8 @@ class Loader:
             stop = not task.vanished and (task.overdue or bool(task.replica.address))
             await self._abandon(task.replica, stop=stop)
             return problem
-        words = taken_words(task.staged.taken)
-        return DoneWithNote(words) if words else None
+        taken = task.staged.taken
+        return DoneWithNote(taken_words(taken)) if any(taken.values()) else None
 
     async def _claimed(self, step: Step) -> tuple[Replica, Catalogued] | Problem | NotNeeded:
         key = target_of(step).key

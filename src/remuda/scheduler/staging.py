@@ -229,7 +229,7 @@ def origin_name(url: str) -> str:
 
 
 def taken_words(taken: Mapping[str, int]) -> str:
-    """`48.0 MiB came from attic, 2.0 MiB from object storage`; empty: nothing did."""
+    """`48.0 MiB came from attic, 2.0 MiB from object storage`."""
     found = sorted(((size, name) for name, size in taken.items() if size), key=lambda one: (-one[0], one[1]))
     parts = [f"{install_size(size)} from {name}" for size, name in found[:_TAKEN_SHOWN_MAX]]
     if rest := sum(size for size, _ in found[_TAKEN_SHOWN_MAX:]):

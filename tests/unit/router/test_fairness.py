@@ -5,7 +5,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remuda.router.fairness import FairLine, SeatClaim, idle_room, may_wait
+from remuda.router.fairness import FairLine, SeatClaim, idle_room, may_wait_beyond
 from tests.support.scripted_upstreams import route_to
 
 keys = st.sampled_from(("a", "b", "c"))
@@ -98,11 +98,10 @@ def test_a_newcomer_waits_at_most_for_one_of_each_other_key_at_equal_weights(
 
 
 def test_one_key_that_fills_the_line_does_not_keep_others_from_it() -> None:
-    assert may_wait(512, 512, 1, 512)
-    assert not may_wait(513, 513, 1, 512)
-    assert may_wait(513, 1, 2, 512)
-    assert not may_wait(600, 200, 2, 512)
-    assert not may_wait(1025, 1, 2, 512)
+    assert not may_wait_beyond(513, 513, 1, 512)
+    assert may_wait_beyond(513, 1, 2, 512)
+    assert not may_wait_beyond(600, 200, 2, 512)
+    assert not may_wait_beyond(1025, 1, 2, 512)
 
 
 def test_batch_leaves_one_seat_to_others() -> None:
