@@ -15,7 +15,8 @@ import pytest
 
 from remuda.host.ports import free_port
 from remuda.rpc import backend_pb2, backend_pb2_grpc
-from remuda.worker.processes.calls import BackendCalls, HealthResult
+from remuda.worker.processes.calls import BackendCalls
+from remuda.worker.processes.health import HealthResult
 from remuda.worker.processes.model import GRPC_TOKEN_VARIABLE, BackendTimeouts, Protocol, Recipe
 from remuda.worker.processes.ports import Backends
 

@@ -1,0 +1,25 @@
+"""Libraries that others import if they find them, and that this process has no use for."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def hidden(package: str) -> Iterator[None]:
+    """In this block imports of `package` fail, as if it were not installed; not if it is imported already."""
+    if package in sys.modules:
+        yield
+        return
+    sys.modules[package] = None  # type: ignore[assignment] # So that an import raises ImportError.
+    try:
+        yield
+    finally:
+        del sys.modules[package]
+
+
+def import_without_extras() -> None:
+    """For processes that run long. structlog would import rich, and with it a hundred languages' syntax
+    highlighting, for a way to render exceptions that we do not use."""
+    with hidden("rich"):
+        import structlog  # noqa: F401

@@ -1,0 +1,39 @@
+"""What processes that run long do without stays out, and can be imported afterwards."""
+
+import subprocess
+import sys
+
+import pytest
+
+from remuda.core.optional_imports import hidden
+
+HEAVY = {"alembic", "grpc", "mako", "psycopg", "pygments", "rich"}
+LOADED = """
+import sys
+from remuda.core.optional_imports import import_without_extras
+import_without_extras()
+import remuda.cli.{module}
+print(*sorted({heavy} & set(sys.modules)))
+"""
+
+
+@pytest.mark.parametrize("module", ["up", "worker"])
+def test_what_a_start_does_not_need_is_not_imported(module: str) -> None:
+    program = LOADED.format(module=module, heavy=HEAVY)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
+
+
+def test_a_hidden_package_is_there_again_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "this", raising=False)
+    with hidden("this"), pytest.raises(ImportError):
+        __import__("this")
+    assert "this" not in sys.modules
+
+
+def test_what_is_imported_already_stays() -> None:
+    with hidden("json"):
+        import json
+
+        assert sys.modules["json"] is json
+    assert sys.modules["json"] is json
