@@ -191,6 +191,9 @@ async def model_server(
     app.router.add_post("/tokenize", script.tokenize)
     app.router.add_post("/v1/messages", script.message)
     app.router.add_post("/v1/chat/completions", script.chat)
+    # Where others have the same: Google's path, in which /v1 does not come.
+    app.router.add_get("/v1beta/openai/models", script.models)
+    app.router.add_post("/v1beta/openai/chat/completions", script.chat)
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", port, ssl_context=tls)

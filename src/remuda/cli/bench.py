@@ -74,7 +74,7 @@ def command(
 
     A model that is loaded nowhere is loaded first. Times are those of a client, with the network in them. The
     results are kept by the fleet; without MODEL, what is kept is listed. Models of adopted servers are not
-    measured.
+    measured, and one that cannot be measured does not keep the others from it.
     """
     if not models:
         if nodes or streams:
@@ -84,19 +84,28 @@ def command(
     from remuda.cli.bench_load import ChatShape
 
     shape = ChatShape(prompt_tokens, tokens)
-    found = dict[str, Sequence["MeasuredSpeed"]]()
-    try:
-        for model in dict.fromkeys(models):
+    found, failures = dict[str, Sequence["MeasuredSpeed"]](), dict[str, RemudaError]()
+    for model in dict.fromkeys(models):
+        try:
             found[model] = _measured(options, model, nodes, streams or _STREAMS, shape, rounds)
             if not no_keep:
                 _keep(options, model, found[model])
-    except RemudaError:
-        if found:  # What was measured before is shown, whatever is wrong with the next.
-            _show(options, found)
-        raise
-    _show(options, found)
+        except RemudaError as error:  # The others are measured all the same.
+            failures[model] = error
+    if found or options.as_json:
+        _show(options, found, failures)
+    _raise_first(failures)
     if any(speed.failed for speeds in found.values() for speed in speeds):
         raise click.exceptions.Exit(Exit.UNAVAILABLE)
+
+
+def _raise_first(failures: Mapping[str, RemudaError]) -> None:
+    """The end of the command; the other models are named before."""
+    first, *others = failures or [""]
+    for model in others:
+        click.echo(one_line(f"{model} was not measured: {failures[model].public_text}"), err=True)
+    if first:
+        raise failures[first]
 
 
 def _measured(
@@ -185,14 +194,19 @@ def _keep(options: ClientOptions, model: str, speeds: Sequence["MeasuredSpeed"])
         client.call("POST", "api", "benchmarks", body=body)
 
 
-def _show(options: ClientOptions, found: Mapping[str, Sequence["MeasuredSpeed"]]) -> None:
+def _show(
+    options: ClientOptions,
+    found: Mapping[str, Sequence["MeasuredSpeed"]],
+    failures: Mapping[str, RemudaError],
+) -> None:
     if options.as_json:
         listed = [
             {"model": model, **speed.model_dump(mode="json")}
             for model, speeds in found.items()
             for speed in speeds
         ]
-        click.echo(json.dumps({"benchmarks": listed}))
+        reasons = [{"model": model, "reason": error.public_text} for model, error in failures.items()]
+        click.echo(json.dumps({"benchmarks": listed} | ({"not_measured": reasons} if reasons else {})))
         return
     from remuda.cli.render import console, fitting, show
 

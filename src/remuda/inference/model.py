@@ -67,6 +67,7 @@ class ReplicaEndpoint:
     server: str = ""  # Of one on an adopted server, the server's name.
     model: str = ""  # What the model is called there; empty: as it is here.
     encrypted: bool = False
+    versioned: bool = False  # `path` has the version of the API in it, which else is /v1.
 
 
 class InferenceCall(msgspec.Struct, frozen=True):

@@ -16,6 +16,7 @@ NAME_CHARS_MAX: Final = 40
 MODELS_MAX: Final = 2000  # Of one server; more are left out, which its reason says.
 EVERY_OTHER: Final = "*"  # In prices: each model that has no price of its own.
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]*")
+_VERSION: Final = re.compile(r"v\d+(?:alpha|beta)?\d*")
 _PORTS: Final = {"http": 80, "https": 443}
 
 
@@ -35,7 +36,8 @@ class ServerUnusable(PeerFailed):
 
 @dataclass(frozen=True, slots=True)
 class ServerUrl:
-    """Where a server is, without the /v1 at the end: each kind of request has its path."""
+    """Where a server is, without the /v1 at the end: each kind of request has its path. A path that names
+    another version of an API, such as /v1beta/openai, is whole: nothing is added to it but what is asked."""
 
     scheme: str
     host: str
@@ -56,6 +58,14 @@ class ServerUrl:
     def encrypted(self) -> bool:
         return self.scheme == "https"
 
+    @property
+    def versioned(self) -> bool:
+        return _is_versioned(self.path)
+
+    def api(self, path: str) -> str:
+        """Where this path of an API is, which begins with /v1."""
+        return f"{self}{path.removeprefix('/v1') if self.versioned else path}"
+
 
 def parse_url(text: str) -> ServerUrl:
     """Of an address as people write it: without a scheme it is http. Invalid for anything else."""
@@ -71,8 +81,14 @@ def parse_url(text: str) -> ServerUrl:
         raise Invalid("the address must not hold a password", hint="give the key by --key", param="url")
     if parts.query or parts.fragment or " " in written:
         raise _no_url(text)
-    path = parts.path.rstrip("/").removesuffix("/v1")
+    path = parts.path.rstrip("/")
+    if not _is_versioned(shorter := path.removesuffix("/v1").rstrip("/")):
+        path = shorter
     return ServerUrl(parts.scheme, host, port or _PORTS[parts.scheme], path)
+
+
+def _is_versioned(path: str) -> bool:
+    return any(_VERSION.fullmatch(part) for part in path.split("/"))
 
 
 def _no_url(text: str) -> Invalid:

@@ -103,7 +103,7 @@ class Prober:
                     aiohttp.ClientSession(
                         connector=connector, cookie_jar=aiohttp.DummyCookieJar()
                     ) as session,
-                    session.get(f"{url}{path}", headers=headers, allow_redirects=False) as answer,
+                    session.get(url.api(path), headers=headers, allow_redirects=False) as answer,
                 ):
                     if 300 <= answer.status < 400:
                         raise _redirected(path, answer.headers.get("Location", ""))

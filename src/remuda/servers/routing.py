@@ -118,6 +118,7 @@ def _route(server: Server, model: str) -> Route:
             server=server.name,
             model=model,
             encrypted=server.url.encrypted,
+            versioned=server.url.versioned,
         ),
         change=server.change,
         parallel=server.parallel,

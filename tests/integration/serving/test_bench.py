@@ -79,9 +79,11 @@ def test_what_cannot_be_measured_is_said(site: Site) -> None:
 def test_models_of_servers_are_not_measured_and_results_of_others_are_shown(site: Site) -> None:
     add = ("http://127.0.0.1:9", "--name", "nas", "--kind", "openai", "--unseen")
     site.place.remuda("servers", "add", *add, data="a", REMUDA_URL=site.a.url).check_returncode()
-    done = bench(site, "measured", "nas/small", *BRIEFLY, "--no-keep", "--node", "left")
+    models = ("nas/small", "unheard-of", "measured")
+    done = bench(site, *models, *BRIEFLY, "--no-keep", "--node", "left")
     assert (done.returncode, done.stdout.count("measured")) == (6, 2)
     assert "nas/small is a model of the server nas" in done.stderr
+    assert "unheard-of was not measured: there is no model 'unheard-of'" in done.stderr
 
 
 @pytest.mark.parametrize(

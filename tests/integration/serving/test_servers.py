@@ -85,6 +85,17 @@ async def test_a_stream_is_relayed_with_our_name_of_the_model(
     assert reply.text.endswith("data: [DONE]\n\n")
 
 
+async def test_a_path_that_names_the_version_of_its_api_is_whole(
+    frontend: LiveFrontend, nas: ModelServer
+) -> None:
+    body = {"url": f"{nas.url}/v1beta/openai", "name": "versioned"}
+    made = await frontend.admin.post("/api/servers", json=body)
+    assert (made.status_code, made.json()["url"]) == (201, body["url"]), made.text
+    assert (await ask(frontend, "versioned/small")).status_code == 200
+    stream = await ask(frontend, "versioned/small", stream=True)
+    assert "w0" in stream.text
+
+
 async def test_clients_of_other_apis_are_answered_too(frontend: LiveFrontend, nas: ModelServer) -> None:
     await adopt(frontend, nas, "many")
     body = {"model": "many/small", "messages": HELLO, "max_tokens": 3}

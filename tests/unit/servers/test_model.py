@@ -30,6 +30,23 @@ def test_an_address_is_read_as_people_write_it(written: str, address: str, shown
 
 
 @pytest.mark.parametrize(
+    ("written", "chats"),
+    [
+        ("https://router.example/api/v1", "https://router.example/api/v1/chat/completions"),
+        ("https://proxy.example/ollama", "https://proxy.example/ollama/v1/chat/completions"),
+        ("https://cloud.example/v1beta/openai", "https://cloud.example/v1beta/openai/chat/completions"),
+        ("https://cloud.example/v1beta/openai/v1", "https://cloud.example/v1beta/openai/v1/chat/completions"),
+        ("https://cloud.example/api/paas/v4/", "https://cloud.example/api/paas/v4/chat/completions"),
+        ("https://cloud.example/vision", "https://cloud.example/vision/v1/chat/completions"),
+    ],
+)
+def test_a_path_with_a_version_is_whole(written: str, chats: str) -> None:
+    url = parse_url(written)
+    assert url.api("/v1/chat/completions") == chats
+    assert parse_url(str(url)) == url
+
+
+@pytest.mark.parametrize(
     "written",
     ["", "ftp://nas", "http://", "http://u:p@nas", "http://nas:99999", "http://nas/?x=1", "http://n as", "ä"],
 )

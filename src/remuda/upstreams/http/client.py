@@ -257,8 +257,9 @@ async def body_of(answer: HttpConnection, bytes_max: int) -> bytes:
 
 def json_head(endpoint: ReplicaEndpoint, path: str, *added: str) -> bytes:
     """Of a request that posts JSON: all of it but the length of the body. `added` are header lines."""
+    asked = path.removeprefix("/v1") if endpoint.versioned else path
     lines = (
-        f"POST {endpoint.path}{path} HTTP/1.1",
+        f"POST {endpoint.path}{asked} HTTP/1.1",
         f"Host: {endpoint.address.removesuffix(':443') if endpoint.encrypted else endpoint.address}",
         *(("User-Agent: remuda", "X-Remuda-Via: 1") if endpoint.server else ()),
         *added,
