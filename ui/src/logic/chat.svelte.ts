@@ -165,7 +165,7 @@ export function body(model: string, turns: readonly Turn[], parameters: Paramete
   for (const turn of turns) {
     if (turn.problem || (turn.role === 'assistant' && !turn.text)) continue;
     const parts = turn.pictures.map((one) => ({ type: 'image_url', image_url: { url: one.url } }));
-    messages.push({ role: turn.role, content: parts.length ? [{ type: 'text', text: turn.text }, ...parts] : turn.text });
+    messages.push({ role: turn.role, content: parts.length ? [...(turn.text ? [{ type: 'text', text: turn.text }] : []), ...parts] : turn.text });
   }
   const numbers = { temperature: parameters.temperature, top_p: parameters.topP, max_tokens: parameters.maxTokens, seed: parameters.seed };
   const set = Object.entries(numbers).filter(([, value]) => value !== '' && !Number.isNaN(Number(value)));

@@ -63,7 +63,7 @@ function unloads(names: unknown): string {
 }
 
 export function visionModel(model: Model | undefined): boolean {
-  return Boolean(model?.details?.vision ?? model?.usecases?.some((one) => /vision|image/i.test(one)));
+  return Boolean(model?.details?.vision || model?.usecases?.some((one) => /vision/i.test(one)));
 }
 
 export function chatModel(model: Model): boolean {
