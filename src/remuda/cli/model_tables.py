@@ -77,13 +77,15 @@ def replica_table(replicas: Sequence[ReplicaView], now: datetime, output: Consol
 
 
 def files_on(model: ModelItem) -> str:
-    """Nodes, or else the frontend, from which they are copied when they are needed."""
-    return ", ".join(model.nodes_with_files) or ("the frontend" if model.on_frontend else "")
+    """All who have them: a node that has none gets them from one of these."""
+    frontend = ("the frontend",) if model.on_frontend else ()
+    storage = ("object storage",) if model.in_storage else ()
+    return ", ".join((*model.nodes_with_files, *frontend, *storage))
 
 
 def _file_missing(model: ModelItem) -> bool:
     """Only of files whose names tell that they are files: others are names that backends understand."""
-    nowhere = model.on_frontend is False and not model.nodes_with_files and not model.replicas
+    nowhere = model.on_frontend is False and not files_on(model) and not model.replicas
     return nowhere and model.file.lower().endswith(".gguf")
 
 

@@ -125,6 +125,10 @@ class ModelStorage(Protocol):
         """What it lacks of a model's files, in words; empty: nothing."""
         ...
 
+    def has(self, model: str) -> bool:
+        """All files of a model, as this frontend saw when it looked last."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Serving:

@@ -131,6 +131,7 @@ class ModelObjects:
         self._trouble = ""
         self._next_s = 0.0  # When it is tried again, where there is trouble.
         self._missing: dict[str, _Missing] = {}
+        self._whole: frozenset[str] = frozenset()
 
     def trouble(self) -> str:
         """Why the storage does not have all that it should; empty: it has, or is just getting it."""
@@ -147,6 +148,10 @@ class ModelObjects:
             return f"its files are not in the object storage yet: {self._trouble}; next attempt in {left_s} s"
         share = f"{100 * missing.done_bytes // missing.size} %" if missing.size else "0 %"
         return f"{missing.path} is being put into the object storage ({share})"
+
+    def has(self, model: str) -> bool:
+        """All files of a model, whoever put them there, as they were seen when this frontend looked last."""
+        return model in self._whole
 
     async def address(self, model: str, file: NeededFile) -> str:
         """Where a worker can read this very file for some minutes; empty: it is not in the storage, or that
@@ -191,11 +196,14 @@ class ModelObjects:
         stored = await self._models()
         names = {model.name for model in stored}
         wanted: dict[str, ManifestFile] = {}
+        self._whole &= names
         for model in stored:
             if model.manifest is not None:
                 wanted |= {model_key(model.name, file.path): file for file in model.manifest.files}
                 if model.kept_by == self._frontend:
                     await self._put(model.name, model.manifest.files)
+                has = await self._has_all(model.name, model.manifest.files)
+                self._whole = self._whole | {model.name} if has else self._whole - {model.name}
         self._missing = {name: one for name, one in self._missing.items() if name in names}
         noted = await run_sync(self._notes.objects)
         for key in noted:
@@ -204,6 +212,12 @@ class ModelObjects:
                 await run_sync(self._notes.note, key, "")
                 self._known.pop(key, None)
                 log.info("model_file_removed_from_storage", object=key)
+
+    async def _has_all(self, model: str, files: Sequence[ManifestFile]) -> bool:
+        for file in files:
+            if await self._found(model_key(model, file.path)) != StoredFile(file.size, file.sha256):
+                return False
+        return bool(files)
 
     async def _put(self, model: str, files: Sequence[ManifestFile]) -> None:
         for file in files:

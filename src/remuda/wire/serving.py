@@ -108,6 +108,8 @@ class ModelItem(Message):
     nodes_with_files: Many[str] = ()
     # Whether the frontend that answers has its file, or another one keeps it; none: it does not tell.
     on_frontend: Annotated[bool | None, OMIT_NONE] = None
+    # Object storage has all its files, as the frontend that answers has seen within a minute or so.
+    in_storage: Annotated[bool, OMIT_EMPTY] = False
     replicas: Many[ReplicaView] = ()
     # Why it could not be loaded: its last load failed, or, asked for alone, no node could take it.
     problem: Annotated[str, OMIT_EMPTY] = ""

@@ -297,9 +297,11 @@ async def test_trouble_with_the_storage_is_told_of_the_models_that_it_concerns(
     assert "access denied" in refused.trouble()
     assert refused.state_of("qwen").startswith("its files are not in the object storage yet: access denied")
     assert refused.state_of("qwen").endswith("next attempt in 10 s")
-    assert refused.state_of("another") == ""
+    assert (refused.state_of("another"), refused.has("qwen")) == ("", False)
 
     await frontend.objects.bring_up_to_date()
     assert (frontend.objects.trouble(), frontend.objects.state_of("qwen")) == ("", "")
+    assert frontend.objects.has("qwen")
     frontend.rows = []
     await frontend.objects.bring_up_to_date()
+    assert not frontend.objects.has("qwen")

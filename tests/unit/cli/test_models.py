@@ -441,13 +441,17 @@ def test_where_files_are_is_told_also_of_those_that_no_node_has() -> None:
         ModelItem(name="gone", file="b.gguf", on_frontend=False),
         ModelItem(name="hub", file="Qwen/Qwen3-8B", on_frontend=False),
         ModelItem(name="old", file="c.gguf"),  # Of a frontend that does not tell.
+        ModelItem(name="all", on_frontend=True, in_storage=True, nodes_with_files=("gpu-1", "gpu-2")),
+        ModelItem(name="kept", file="d.gguf", on_frontend=False, in_storage=True),
     ]
     text = shown(model_table(listed, NOON, Console(width=200, file=StringIO())))
 
-    here, gone, hub, old, note = text.splitlines()[1:]
+    here, gone, hub, old, everywhere, kept, note = text.splitlines()[1:]
     assert ("not loaded" in here, "the frontend" in here) == (True, True)
     assert "file not found" in gone
     assert ("not loaded" in hub, "not loaded" in old) == (True, True)
+    assert "gpu-1, gpu-2, the frontend, object storage" in everywhere
+    assert ("not loaded" in kept, "object storage" in kept) == (True, True)
     assert note.startswith("gone: no node has reported b.gguf, and it is not on this frontend")
 
 

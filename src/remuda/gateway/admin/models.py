@@ -2,6 +2,7 @@
 for all who may use the model, not only administrators.
 """
 
+from collections.abc import Mapping
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request, Response
@@ -80,7 +81,7 @@ async def list_models(svc: Svc) -> Response:
         show.model_item(one, replicas, with_files, failed.get(one.config.id, NO_PROBLEM)).model_copy(
             update={
                 "backend_unknown": one.config.backend in missing,
-                "storage": "" if storage is None else storage.state_of(one.config.id),
+                **_in_storage(one.config.id, svc),
             }
         )
         for one in known
@@ -93,6 +94,14 @@ async def list_models(svc: Svc) -> Response:
             storage_trouble="" if storage is None else storage.trouble(),
         )
     )
+
+
+def _in_storage(model: str, svc: Services) -> Mapping[str, object]:
+    """What object storage has of a model, and lacks."""
+    storage = svc.serving.storage
+    if storage is None:
+        return {}
+    return {"storage": storage.state_of(model), "in_storage": storage.has(model)}
 
 
 @routes.post(
@@ -153,8 +162,8 @@ async def one_model(model: ModelPath, svc: Svc) -> Response:
     """One model, with what its files say of themselves."""
     found = await svc.serving.models.get(model)
     item = await model_item(found, svc)
-    storage = "" if svc.serving.storage is None else svc.serving.storage.state_of(found.config.id)
-    return answer(item.model_copy(update={"details": show.model_details(found), "storage": storage}))
+    stored = _in_storage(found.config.id, svc)
+    return answer(item.model_copy(update={"details": show.model_details(found), **stored}))
 
 
 @routes.delete(
