@@ -152,7 +152,7 @@ class ServingRig:
             settings.answer_silence.total_seconds(), settings.answer_limit.total_seconds()
         )
         patience = HttpTimeouts(whole_s=self._timeouts.whole_s, silence_s=self._timeouts.silence_s)
-        self._http, self._servers_http = Pool(patience), Pool(patience, peer="the server")
+        self._http, self._servers_http = Pool(patience), Pool(patience, peer="the server", proxied=True)
         self._engine, self._worker_http = GrpcEngine(self._http), HttpWorker(self._http)
         self._translation = SharedTranslation(clock)
         self._files_http = Pool(request_files.TIMEOUTS)

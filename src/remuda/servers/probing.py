@@ -12,6 +12,7 @@ import anyio
 import msgspec
 
 from remuda.host.outbound import NodeResolver
+from remuda.host.tunnels import Proxy, ProxyFailed, proxy_to
 from remuda.servers.model import Server, ServerKind, ServerUnusable, ServerUrl
 
 _ANSWER_S: Final = 5.0
@@ -51,6 +52,14 @@ class _Version(msgspec.Struct):
 _LISTING: Final = msgspec.json.Decoder(_Listing)
 _ERROR: Final = msgspec.json.Decoder(_Error)
 _VERSION: Final = msgspec.json.Decoder(_Version)
+
+
+def proxy_of(url: ServerUrl) -> Proxy | None:
+    """Through which it is asked. ServerUnusable for a setting that names none."""
+    try:
+        return proxy_to(url.host) if url.encrypted else None
+    except ProxyFailed as error:
+        raise ServerUnusable(f"{url.address} cannot be reached: {error.strerror}") from None
 
 
 class Prober:
@@ -98,18 +107,30 @@ class Prober:
             resolver=NodeResolver(), force_close=True, ssl=True if self._tls is None else self._tls
         )
         try:
+            proxy = proxy_of(url)
             with anyio.fail_after(self._answer_s):
                 async with (
                     aiohttp.ClientSession(
                         connector=connector, cookie_jar=aiohttp.DummyCookieJar()
                     ) as session,
-                    session.get(url.api(path), headers=headers, allow_redirects=False) as answer,
+                    session.get(
+                        url.api(path),
+                        headers=headers,
+                        allow_redirects=False,
+                        proxy=proxy and f"http://{proxy.host}:{proxy.port}",
+                        proxy_headers=proxy.headers if proxy else None,
+                    ) as answer,
                 ):
                     if 300 <= answer.status < 400:
                         raise _redirected(path, answer.headers.get("Location", ""))
                     return answer.status, await _bounded(answer)
         except TimeoutError:
             raise TooSlow(f"it did not answer within {self._answer_s:g} s") from None
+        except aiohttp.ClientHttpProxyError as error:
+            words = f"{proxy} answers {error.status} {error.message}"
+            raise ServerUnusable(f"{url.address} cannot be reached: {words}"[:300]) from None
+        except aiohttp.ClientProxyConnectionError:
+            raise ServerUnusable(f"{url.address} cannot be reached: {proxy} does not answer") from None
         except aiohttp.ClientConnectorError as error:
             failed = error.os_error  # Of several addresses the words are Python's.
             plain = failed.errno and failed.errno > 0 and not isinstance(failed, ssl.SSLError)

@@ -25,7 +25,7 @@ from remuda.servers.model import (
     name_from,
     parse_url,
 )
-from remuda.servers.probing import Prober, ScannedServer, scan
+from remuda.servers.probing import Prober, ScannedServer, proxy_of, scan
 from remuda.servers.spending import BudgetStore, MonthSpending, Spending
 from remuda.servers.watch import ServerWatch
 
@@ -180,6 +180,8 @@ class ServerService:
         )
 
     async def _is_public(self, url: ServerUrl) -> bool:
+        if proxy_of(url) is not None:  # Which looks its name up.
+            return True
         try:
             with anyio.fail_after(_RESOLVE_S):
                 found = await self._addresses(url.host, url.port)

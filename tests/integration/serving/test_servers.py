@@ -15,6 +15,7 @@ import trustme
 from remuda.host.ports import free_port
 from tests.integration.backends.programs import running
 from tests.integration.running import llama_server
+from tests.support.connect_proxy import ConnectProxy, connect_proxy
 from tests.support.frontends import Json, LiveFrontend, live_frontend
 from tests.support.model_servers import PROMPT_TOKENS, ModelServer, model_server
 from tests.support.models import tiny_model
@@ -275,6 +276,36 @@ async def test_over_https_it_is_asked_only_if_its_certificate_is_good(
         async with live_frontend(tmp_path / "trusting") as trusting:
             await adopt(trusting, server, "tls", key="sk-tls")
             assert (await ask(trusting, "tls/small")).status_code == 200
+
+
+async def test_a_proxy_leads_to_servers_over_https_and_cannot_read_what_is_said(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    authority = trustme.CA()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("cloud.test").configure_cert(context)
+    authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))
+    for name in ("no_proxy", "NO_PROXY", "https_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    async with (
+        model_server(ModelServer(key="sk-held"), tls=context) as cloud,
+        connect_proxy(ConnectProxy(user="we:secret")) as proxy,
+    ):
+        proxy.leads_to["cloud.test:443"] = int(cloud.url.rpartition(":")[2])
+        monkeypatch.setenv("HTTPS_PROXY", proxy.url)
+        async with live_frontend(tmp_path / "behind") as behind:
+            wish = {"url": "https://cloud.test", "name": "cloud", "key": "sk-held", "free": True}
+            reply = await behind.admin.post("/api/servers", json=wish)
+            assert reply.status_code == 201, reply.text
+            assert (await ask(behind, "cloud/small")).status_code == 200
+            assert "w0" in (await ask(behind, "cloud/small", stream=True)).text
+            assert "cloud.test:443" in proxy.asked
+            assert b"sk-held" not in proxy.passed
+            proxy.refuses = "403 Forbidden"
+            edited = await behind.admin.patch("/api/servers/cloud", json={"key": "sk-held", "kind": "ollama"})
+            assert edited.status_code == 502
+            assert f"the proxy 127.0.0.1:{proxy.port} answers 403" in refusal(edited)["message"]
 
 
 async def test_an_admin_can_let_it_go(frontend: LiveFrontend, nas: ModelServer) -> None:

@@ -17,6 +17,7 @@ from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 from remuda.core import limits
 from remuda.core.reach import host_and_port
 from remuda.host.outbound import connected
+from remuda.host.tunnels import Proxy, proxy_to, tunnel
 from remuda.inference.failures import Fault, UpstreamFailed
 from remuda.inference.model import ReplicaEndpoint
 from remuda.upstreams import sockets
@@ -295,10 +296,17 @@ class Pool:
     """Belongs to the event loop in which it is first used. Limits are looked after by one timer for all."""
 
     def __init__(
-        self, timeouts: HttpTimeouts | None = None, *, peer: str = "the worker", asks_again: bool = True
+        self,
+        timeouts: HttpTimeouts | None = None,
+        *,
+        peer: str = "the worker",
+        asks_again: bool = True,
+        proxied: bool = False,
     ) -> None:
         """`peer`: what those who answer are called in failures. `asks_again`: a request on a connection that
-        had been idle, and was lost before an answer, is sent once more."""
+        had been idle, and was lost before an answer, is sent once more. `proxied`: encrypted connections
+        go through the proxy that the environment names."""
+        self._proxied = proxied
         self._timeouts = timeouts = timeouts or HttpTimeouts()
         self._peer = peer
         self._asks_again = asks_again
@@ -373,6 +381,9 @@ class Pool:
         loop = self._loop
         try:
             with anyio.fail_after(self._timeouts.connect_s):
+                proxy = proxy_to(address.host) if self._proxied and address.encrypted else None
+                if proxy is not None:
+                    return await self._through(proxy, address)
                 _, connection = await connected(
                     address.host,
                     address.port,
@@ -392,6 +403,21 @@ class Pool:
             if turned_away(error):
                 raise ServerTurnedAway(words) from error
             raise UpstreamFailed(Fault.UNREACHABLE, words, unsent=True) from error
+        return connection
+
+    async def _through(self, proxy: Proxy, address: ServerAddress) -> HttpConnection:
+        transport = await tunnel(proxy, address.host, address.port)
+        connection = HttpConnection(self._loop, self._timeouts)
+        try:
+            secured = await self._loop.start_tls(
+                transport, connection, self._tls_context(), server_hostname=address.host
+            )
+        except BaseException:
+            transport.abort()
+            raise
+        if secured is None:
+            raise ConnectionResetError("the connection broke off while it was encrypted")
+        connection.connection_made(secured)
         return connection
 
     def _tls_context(self) -> ssl.SSLContext:
