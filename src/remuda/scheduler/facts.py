@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Final, NamedTuple
 
 from remuda.core.errors import Invalid
 from remuda.core.ids import NodeId, ReplicaKey
@@ -19,22 +20,41 @@ from remuda.scheduler.measured_speed import RateBook
 from remuda.scheduler.model import Need, Replica, Replicas
 from remuda.wire.nodes import Report
 
+_NO_PATHS: Final = frozenset[str]()
+
+
+class _Paths(NamedTuple):
+    report: Report
+    files: frozenset[str]
+    folders: frozenset[str]
+
 
 class ReportPaths:
-    """The paths of model files that nodes report. A node's are collected once for each of its reports: a
-    decision has a thousand nodes, most of which have told nothing new since the last."""
+    """The paths of model files that nodes report, and of the folders that these are in. A node's are
+    collected once for each of its reports: a decision has a thousand nodes, most of which have told nothing
+    new since the last."""
 
     def __init__(self) -> None:
-        self._known: dict[NodeId, tuple[Report, frozenset[str]]] = {}
+        self._known: dict[NodeId, _Paths] = {}
 
     def of(self, view: ObservedNode) -> frozenset[str]:
+        return _NO_PATHS if view.report is None else self._of(view, view.report).files
+
+    def have(self, view: ObservedNode, file: str, parts: AbstractSet[str]) -> bool:
+        """All parts of that file; or a folder of that name, with something in it."""
         if view.report is None:
-            return frozenset()
+            return False
+        known = self._of(view, view.report)
+        return parts <= known.files or file in known.folders
+
+    def _of(self, view: ObservedNode, report: Report) -> _Paths:
         node = view.standing.node.id
         known = self._known.get(node)
-        if known is None or known[0] is not view.report:
-            known = self._known[node] = view.report, frozenset(one.path for one in view.report.model_files)
-        return known[1]
+        if known is None or known.report is not report:
+            files = frozenset(one.path for one in report.model_files)
+            folders = (path[:end] for path in files for end, char in enumerate(path) if char == "/")
+            known = self._known[node] = _Paths(report, files, frozenset(folders))
+        return known
 
     def forget_others(self, nodes: Sequence[ObservedNode]) -> None:
         """Of nodes that have left."""

@@ -5,6 +5,7 @@ order, and no further once one has been found that no other can be better than. 
 over the offers of all nodes; those are only made where no node fits, for then each has its reason.
 """
 
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
@@ -16,7 +17,7 @@ from remuda.core.slices import Sliced
 from remuda.fleet.model import node_vram_ceiling
 from remuda.fleet.verdicts import ObservedNode
 from remuda.scheduler.backend_supply import Supply
-from remuda.scheduler.facts import FactsByNode, PlacementFacts, is_among
+from remuda.scheduler.facts import FactsByNode, PlacementFacts, all_parts
 from remuda.scheduler.measured_speed import speed_class
 from remuda.scheduler.model import Need, NodeOffer, Placed, Unplaceable
 from remuda.scheduler.offers import last_used, offer_of, speed_of, use_of
@@ -38,13 +39,15 @@ class SupplyFacts:
     complete: Callable[[NodeOffer], NodeOffer]
 
 
+_Looked = tuple[NodeOffer, Fit | NodeRefusal]
+_Bound = tuple[Rank, int, int]  # How well it could come out, by how many glances, and which node it is.
+
+
 def best_place(need: Need, fleet: PlacementFacts, known: SupplyFacts) -> Sliced[Placed | Unplaceable]:
     """Pauses every millisecond or so."""
     glance = Glance(need, fleet, known)
-    coming = [(best, 0, number) for number, view in enumerate(fleet.nodes) if (best := glance.first(view))]
-    heapify(coming)
-    yield
-    looked: dict[int, tuple[NodeOffer, Fit | NodeRefusal]] = {}
+    coming = yield from _at_a_glance(glance, fleet)
+    looked: dict[int, _Looked] = {}
     found: tuple[Rank, Fit] | None = None
     steps = 0
     while coming and (found is None or coming[0][0] < found[0]):
@@ -52,23 +55,36 @@ def best_place(need: Need, fleet: PlacementFacts, known: SupplyFacts) -> Sliced[
             steps = 0
             yield
         steps += 1
-        best, looks, number = heappop(coming)
+        bound, looks, number = heappop(coming)
         if not looks:
-            if better := glance.second(fleet.nodes[number], best):
+            if better := glance.second(fleet.nodes[number], bound):
                 heappush(coming, (better, 1, number))
             continue
         steps += _OF_AN_OFFER
-        offer = known.complete(offer_of(need, fleet.nodes[number], glance.facts))
-        fit = look(need, offer)
-        looked[number] = offer, fit
+        looked[number] = glance.closely(fleet.nodes[number])
+        fit = looked[number][1]
         if isinstance(fit, Fit) and (found is None or fit.rank(glance.usual) < found[0]):
             found = fit.rank(glance.usual), fit
-    if found is not None:
-        return found[1].placed
+    return (yield from _nowhere(glance, fleet, looked)) if found is None else found[1].placed
+
+
+def _at_a_glance(glance: "Glance", fleet: PlacementFacts) -> Sliced[list[_Bound]]:
+    """The nodes that may do, as a heap."""
+    coming: list[_Bound] = []
+    for number, view in enumerate(fleet.nodes):
+        if best := glance.first(view):
+            coming.append((best, 0, number))
+        if number % _SLICE == 0:
+            yield
+    heapify(coming)
+    return coming
+
+
+def _nowhere(glance: "Glance", fleet: PlacementFacts, looked: dict[int, _Looked]) -> Sliced[Unplaceable]:
+    """With the reason of each node."""
     for number, view in enumerate(fleet.nodes):
         if number not in looked:
-            offer = known.complete(offer_of(need, view, glance.facts))
-            looked[number] = offer, look(need, offer)
+            looked[number] = glance.closely(view)
             if number % _OFFERS == 0:
                 yield
     return nowhere([looked[number] for number in range(len(fleet.nodes))])
@@ -83,11 +99,17 @@ class Glance:
         self._fleet = fleet
         self._known = known
         self._least_vram, self._least_ram = _least(need, fleet)
+        self._parts = frozenset(all_parts(need.file)) if need.file else frozenset()
+        self._paths = frozenset(file.path for file in fleet.files)
         self._speeds: dict[NodeId, float] = {}
         if fleet.speeds.by_place:
             nodes = [view.standing.node.id for view in fleet.nodes]
             self._speeds = {node: speed_of(need, node, fleet.speeds) for node in nodes}
         self.usual = usual_speed(self._speeds.values())
+
+    def closely(self, view: ObservedNode) -> _Looked:
+        offer = self._known.complete(offer_of(self._need, view, self.facts))
+        return offer, look(self._need, offer)
 
     def first(self, view: ObservedNode) -> Rank | None:
         """None: it surely takes none."""
@@ -108,7 +130,7 @@ class Glance:
             return None
         return Rank(
             unreached=bool(view.standing.unreached.get(fleet.frontend, "")),
-            without_files=0,
+            without_files=0 if self._may_have_files(view) else 1,
             drops_files=False,
             evictions=int(evicts),
             evicted_last_used=0.0,
@@ -124,40 +146,41 @@ class Glance:
         """The same with what takes longer to tell."""
         node, fleet = view.standing.node.id, self._fleet
         rows = self.facts.rows_on(node)
-        evictions, used = 0, 0.0
+        evictions, used, fullness = 0, 0.0, best.fullness
         if best.evictions:
-            evictions = self._evictions(view, in_vram=not best.in_ram)
+            evictions, left = self._evictions(view, in_vram=not best.in_ram)
             if evictions > len(rows):
                 return None
             used = sorted(last_used(row, fleet.replicas.now) for row in rows)[evictions - 1].timestamp()
+            fullness = max(fullness, -left)
         busy = sum(fleet.in_flight(row.key) for row in rows)
         return best._replace(
-            without_files=0 if self._may_have_files(view) else 1,
             evictions=evictions,
             evicted_last_used=used,
             slowness=self._slowness(node, busy),
             busy=busy,
+            fullness=fullness,
         )
 
-    def _evictions(self, view: ObservedNode, *, in_vram: bool) -> int:
-        """So many would have to go at least, if all could. More than there are: even that would not do."""
+    def _evictions(self, view: ObservedNode, *, in_vram: bool) -> tuple[int, int]:
+        """So many would have to go at least, if all could, and so much room would be left at most then. More
+        than there are: even that would not do."""
         figures = view.standing.node.resources
         size = self._least_vram if in_vram else self._least_ram
         lacking = size - (figures.available_vram if in_vram else figures.available_ram)
         rows = self.facts.rows_on(view.standing.node.id)
         freed = sorted((max(sum(use_of(row, view.report)), 1) for row in rows), reverse=True)
-        together = accumulate(freed, initial=0)
-        return (
-            next((count for count, so_far in enumerate(together) if so_far >= lacking), len(freed) + 1) or 1
-        )
+        together = [0, *accumulate(freed)]
+        count = max(bisect_left(together, lacking), 1)
+        return count, together[min(count, len(freed))] - lacking
 
     def _may_have_files(self, view: ObservedNode) -> bool:
         need, fleet = self._need, self._fleet
         if not need.file or fleet.shared or self._known.has_files(view.standing.node.id):
             return True
-        paths = fleet.paths.of(view)
-        whole = bool(fleet.files) and all(file.path in paths for file in fleet.files)
-        return whole or is_among(need.file, paths)
+        if fleet.paths.have(view, need.file, self._parts):
+            return True
+        return bool(self._paths) and self._paths <= fleet.paths.of(view)
 
     def _slowness(self, node: NodeId, busy: int) -> int:
         if not self.usual:

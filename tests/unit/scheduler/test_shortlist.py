@@ -16,7 +16,7 @@ from remuda.models.memory import MemoryUse
 from remuda.scheduler import shortlist
 from remuda.scheduler.backend_supply import Supply
 from remuda.scheduler.eviction import Turn
-from remuda.scheduler.facts import PlacementFacts, ReportPaths
+from remuda.scheduler.facts import PlacementFacts, ReportPaths, all_parts, is_among
 from remuda.scheduler.measured_memory import MemoryBook, MemoryKey
 from remuda.scheduler.measured_speed import MeasuredRate, Rate, RateBook, RateKey
 from remuda.scheduler.model import Need, NodeOffer, Placed, Replica, ReplicaState, Unplaceable
@@ -216,5 +216,33 @@ def test_paths_are_collected_once_for_each_report() -> None:
     told = view.report.model_copy(update={"model_files": ()})
     assert paths.of(replace(view, report=told)) == frozenset()
     assert paths.of(view) == {"a.gguf"}
+    assert not paths.have(replace(view, report=None), "a.gguf", frozenset({"a.gguf"}))
     paths.forget_others([])
     assert paths.of(replace(view, report=None)) == frozenset()
+
+
+names = st.text("ab/", min_size=1, max_size=5)
+
+
+@given(st.lists(names, unique=True), names)
+def test_files_and_folders_are_found_as_by_looking_at_each_path(there: list[str], file: str) -> None:
+    parts = frozenset(all_parts(file))
+    assert ReportPaths().have(a_view(files=there), file, parts) == is_among(file, frozenset(there))
+
+
+def test_few_of_many_nodes_are_looked_at_where_evictions_differ_only_in_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looked: list[NodeOffer] = []
+
+    def noted(need: Need, offer: NodeOffer) -> object:
+        looked.append(offer)
+        return look(need, offer)
+
+    monkeypatch.setattr(shortlist, "look", noted)
+    fleet = many(200)
+    sized = rows(
+        *(replace(row, memory_bytes=(5 + at % 7) * GB) for at, row in enumerate(fleet.replicas.rows))
+    )
+    assert isinstance(at_once(best_place(a_need(21), replace(fleet, replicas=sized), ANYWHERE)), Placed)
+    assert len(looked) <= 2
