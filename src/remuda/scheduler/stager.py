@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Final
 
+import anyio
 import structlog
 
 from remuda.core.clock import Clock
@@ -54,6 +55,7 @@ from remuda.wire.nodes import Report
 log = structlog.get_logger(__name__)
 
 _VALID: Final = timedelta(minutes=15)  # Of an address, to begin with; what has begun goes on.
+HASHED_AT_ONCE_MAX: Final = 2
 _FILES_AT_ONCE: Final = 500  # In one request: a message has its bounds.
 _COMING_S: Final = 8  # For the first byte at a node that is about to fetch the file itself.
 _FRONTENDS_MAX: Final = 3
@@ -93,6 +95,29 @@ class Staged:
 
     folder: str = ""
     taken: Mapping[str, int] = field(default_factory=dict)
+
+
+async def with_hashes(
+    files: Sequence[NeededFile], sha256: Callable[[NeededFile], Awaitable[str]]
+) -> list[NeededFile]:
+    """The first failure ends the others. More of them at once would only have a disk seek."""
+    found, failures = list(files), list[StagingFailed]()
+    slots = anyio.CapacityLimiter(HASHED_AT_ONCE_MAX)
+
+    async def look(place: int) -> None:
+        try:
+            async with slots:
+                found[place] = replace(found[place], sha256=await sha256(found[place]))
+        except StagingFailed as error:
+            failures.append(error)
+            tasks.cancel_scope.cancel()
+
+    async with anyio.create_task_group() as tasks:
+        for place in range(len(found)):
+            tasks.start_soon(look, place)
+    if failures:
+        raise failures[0]
+    return found
 
 
 class Stager:
@@ -185,7 +210,7 @@ class Stager:
     ) -> Counter[str]:
         """How many bytes came from whom. Asked again, with fresh addresses, for as long as that brings more
         of them."""
-        hashed = [replace(file, sha256=await self._sha256(step, file, view.standing.node)) for file in files]
+        hashed = await with_hashes(files, lambda file: self._sha256(step, file, view.standing.node))
         began = next((began_of(row) for row in await self._rows() if row.op == step.op), None)
         with self._arrivals.of({file.sha256 for file in hashed}, step.node, began or _JUST_NOW):
             while True:

@@ -121,7 +121,8 @@ class FilesFetchReply(Message):
     """Worker to frontend: they are there, whole and verified; or the failure."""
 
     success: bool = False
-    taken: Annotated[Many[TakenBytes], OMIT_EMPTY] = ()  # For this request; of a failure it is not told.
+    # For this request, and those of its operation that failed before; of a failure it is not told.
+    taken: Annotated[Many[TakenBytes], OMIT_EMPTY] = ()
     error: Annotated[str, OMIT_EMPTY] = ""
     code: Annotated[str, OMIT_EMPTY] = ""  # Of the error, as the list of error codes has it.
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
+from typing import Final
 
 import anyio
 import structlog
@@ -18,13 +19,14 @@ from remuda.worker.staging.fetching import FILES_MAX, CheckedFile, ModelFetcher
 
 log = structlog.get_logger(__name__)
 
+_OPS_MAX: Final = 100  # That were begun, and have not succeeded.
 _SHARE = 90.0  # Of a load's way until its backend is looked at.
 
 
 class FetchSteps:
     """How far the files of one request are, as progress events."""
 
-    def __init__(self, request: FilesFetch, clock: Clock) -> None:
+    def __init__(self, request: FilesFetch, clock: Clock, taken: dict[str, int]) -> None:
         self.phase = FilePhase.STAGING
         self.overall = 0.0
         self._op_id = request.op_id
@@ -34,7 +36,7 @@ class FetchSteps:
         self._total = sum(self._sizes.values())
         self._seq = 0
         self._sources: dict[str, str] = {}  # Of each file, the last that was asked.
-        self._taken: dict[str, int] = {}
+        self._taken = taken  # Also of what was asked before for the same operation.
 
     def took(self, path: str, source: str, size: int) -> None:
         self._sources[path] = source
@@ -94,6 +96,7 @@ class FetchCommand:
         self._work = work
         self._placed = placed
         self._turns: dict[str, anyio.Lock] = {}
+        self._taken: dict[str, dict[str, int]] = {}  # By operation, while it is not done.
 
     async def fetch(self, request: FilesFetch) -> FilesFetchReply:
         """A request that is repeated takes the place of the earlier one, whose frontend may be gone."""
@@ -106,13 +109,14 @@ class FetchCommand:
         try:
             async with turn:
                 taken = await self._fetch(request, files)
+                self._taken.pop(request.op_id, None)
         finally:
             if not turn.statistics().tasks_waiting:
                 self._turns.pop(request.op_id, None)
         return FilesFetchReply(success=True, taken=taken)
 
     async def _fetch(self, request: FilesFetch, files: Sequence[CheckedFile]) -> tuple[TakenBytes, ...]:
-        steps = FetchSteps(request, self._fetcher.clock)
+        steps = FetchSteps(request, self._fetcher.clock, self._taken_for(request.op_id))
         async with self._work.attempting("fetch", request, reported=False, tally=steps) as attempt:
 
             def on_file(phase: FilePhase, path: str, done_bytes: int) -> None:
@@ -123,6 +127,12 @@ class FetchCommand:
             await run_sync(partial(self._fetched.needed, request.files, request.model, verified=True))
         await self._placed()
         return steps.taken
+
+    def _taken_for(self, op_id: str) -> dict[str, int]:
+        """A request that broke off, or whose frontend is gone, is followed by another of its operation."""
+        while op_id not in self._taken and len(self._taken) >= _OPS_MAX:
+            self._taken.pop(next(iter(self._taken)))
+        return self._taken.setdefault(op_id, {}) if op_id else {}
 
 
 def _tell(attempt: RunningAttempt, steps: FetchSteps, phase: FilePhase, path: str, done_bytes: int) -> None:
