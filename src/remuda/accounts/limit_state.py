@@ -1,4 +1,4 @@
-"""What a caller is told of the limits of its key: how they stand, and that they are reached. Pure."""
+"""What callers get to know of the limits of their keys: how they stand, and that they are reached. Pure."""
 
 from datetime import datetime
 from typing import NamedTuple

@@ -49,7 +49,7 @@ class KeyUsage:
 
 
 class UsageField(StrEnum):
-    """By which usage can be told apart."""
+    """By which usage can be grouped."""
 
     DAY = "day"
     KEY = "key"
@@ -70,7 +70,7 @@ class UsageQuery:
 
 @dataclass(frozen=True, slots=True)
 class UsageRow:
-    """What is not told apart is None."""
+    """What it is not grouped by is None."""
 
     usage: KeyUsage
     day: date | None = None
@@ -86,7 +86,7 @@ class UsageStore(Protocol):
         ...
 
     async def rows(self, query: UsageQuery) -> Sequence[UsageRow]:
-        """In order of what they are told apart by. At most limits.USAGE_ROWS_MAX and one more."""
+        """In order of what they are grouped by. At most limits.USAGE_ROWS_MAX and one more."""
         ...
 
 

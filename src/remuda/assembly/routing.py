@@ -9,7 +9,7 @@ from remuda.router.chooser import ReplicaChooser
 from remuda.router.decisions import DecisionLog, Explanations
 from remuda.router.live_table import Tables
 from remuda.scheduler.speed_keeper import SpeedKeeper
-from remuda.store.measured_rates import SqlRateStore
+from remuda.store.measurements import SqlRateStore
 
 
 class RoutingRig:

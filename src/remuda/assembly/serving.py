@@ -71,7 +71,7 @@ from remuda.scheduler.upkeep import DriftRepair, Upkeep, UpkeepPolicy
 from remuda.scheduler.upkeep_rules import unloads_at
 from remuda.scheduler.worker_calls import BusWorker
 from remuda.store.benchmarks import SqlBenchmarkStore
-from remuda.store.measured_memory import SqlMemoryStore
+from remuda.store.measurements import SqlMemoryStore
 from remuda.store.replicas import SqlModelStore, SqlReplicaStore
 from remuda.store.responses import SqlResponseStore
 from remuda.store.scheduling import SqlSchedulingStore

@@ -153,7 +153,7 @@ def _refuse_of_server(options: ClientOptions, model: str) -> None:
     if any(server.name == name for server in servers):
         raise Invalid(
             f"{model} is a model of the server {name}, which is no node: only models on nodes are measured",
-            hint=f"remuda chat {pasted(model)} asks it, and remuda usage --by node tells what it took",
+            hint=f"remuda chat {pasted(model)} asks it, and remuda usage --by node shows what it used",
         )
 
 

@@ -21,7 +21,7 @@ _SHORT: Final = (("G", 10**9), ("M", 10**6), ("k", 10**3))
 
 
 class Quantity(click.ParamType[int]):
-    """A whole number above zero, or `none`, which the API is told as 0."""
+    """A whole number above zero, or `none`, which is 0 for the API."""
 
     name = "N"
 

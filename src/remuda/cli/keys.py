@@ -70,7 +70,7 @@ def _terms(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def _wanted(terms: Mapping[str, object]) -> dict[str, object]:
-    """What the API is told of the options that were given."""
+    """The options that were given, as the API takes them."""
     wanted = {name: value for name, value in terms.items() if value is not None}
     expires = wanted.pop("expires", None)
     if expires == NEVER:

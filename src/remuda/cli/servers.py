@@ -75,7 +75,7 @@ def _wanted(
     max_tokens: int | None,
     unseen: bool,
 ) -> dict[str, object]:
-    """What the API is told of the options that were given."""
+    """The options that were given, as the API takes them."""
     given: dict[str, object | None] = {
         "key": sys.stdin.readline(_KEY_CHARS_MAX).strip() if key == "-" else key,
         "prices": dict(map(_price, prices)) or None,

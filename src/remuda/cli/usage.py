@@ -56,7 +56,7 @@ def _days_ago(days: int) -> str:
     default="key,model",
     show_default=True,
     metavar="FIELDS",
-    help="What to tell apart: some of day, key, model and node.",
+    help="What to group by: some of day, key, model and node.",
 )
 @click.option("--key", default="", metavar="NAME|ID", help="Only of this key.")
 @click.option("--model", default="", help="Only of this model.")

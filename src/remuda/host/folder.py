@@ -202,7 +202,7 @@ def _free(folder: Path) -> str:
     try:
         free = shutil.disk_usage(folder).free
     except OSError:
-        return "how much is free cannot be told"
+        return "how much is free is not known"
     return f"{free / (1 << 20):.1f} MiB free"
 
 

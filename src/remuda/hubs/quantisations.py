@@ -124,7 +124,7 @@ def choose_entry(
     known = sorted((Variant(one, (RepoFile(one, size),)) for one, size in sizes.items() if size), key=_size)
     usual = next((one for one in known if one.name == first), None)
     if usual is None:
-        return first, f"{first}, the usual choice: its gallery does not tell how large it is"
+        return first, f"{first}, the usual choice: its gallery does not say how large it is"
     if not nodes:
         return first, f"{usual}, {_NO_NODE}"
     choice = _Fitting(name, known, usual, roomiest_of(nodes), "name one with --variant, such as {}")

@@ -111,7 +111,7 @@ class Prospects:
 
 def _unknown_size(own: Sequence[RemoteFile]) -> str:
     silent = next((one for one in own if one.size is None), None)
-    return "" if silent is None else f"its source does not tell the size of {silent.path}"
+    return "" if silent is None else f"its source does not give the size of {silent.path}"
 
 
 def _needed(name: str, file: RemoteFile) -> NeededFile:

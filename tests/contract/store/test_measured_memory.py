@@ -6,7 +6,7 @@ from remuda.models.memory import MemoryUse
 from remuda.scheduler.measured_memory import MeasuredMemory, MemoryKey, MemoryStore
 from remuda.scheduler.model import ADDED, StoredModel
 from remuda.store.database import Database
-from remuda.store.measured_memory import KEPT_PER_MODEL, SqlMemoryStore
+from remuda.store.measurements import KEPT_PER_MODEL, SqlMemoryStore
 from remuda.store.replicas import SqlModelStore
 
 pytestmark = pytest.mark.anyio

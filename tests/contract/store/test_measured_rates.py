@@ -7,7 +7,7 @@ from remuda.fleet.ports import FleetStore
 from remuda.scheduler.measured_speed import MeasuredRate, Rate, RateKey, RateStore
 from remuda.scheduler.model import ADDED, StoredModel
 from remuda.store.database import Database
-from remuda.store.measured_rates import SqlRateStore
+from remuda.store.measurements import SqlRateStore
 from remuda.store.replicas import SqlModelStore
 from tests.contract.store.builders import registered
 

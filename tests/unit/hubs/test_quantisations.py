@@ -174,6 +174,6 @@ def test_without_nodes_or_sizes_the_entry_itself_is_taken() -> None:
     assert choose_entry("qwen", SIZES, "", ())[0] == "qwen-q4"
     assert choose_entry("qwen", {"a": 0, "b": 5}, "", [NodeRoom("n", 1)]) == (
         "a",
-        "a, the usual choice: its gallery does not tell how large it is",
+        "a, the usual choice: its gallery does not say how large it is",
     )
     assert choose_entry("qwen", {"a": 0}, "", ()) == ("a", "")

@@ -48,7 +48,7 @@ async def read_usage(
     if len(rows) > limits.USAGE_ROWS_MAX:
         raise Invalid(
             f"these are more than {limits.USAGE_ROWS_MAX} rows",
-            hint="ask for fewer days, for one key or model, or tell less apart (by=)",
+            hint="ask for fewer days, for one key or model, or group by less (by=)",
         )
     _require_known(key, rows, svc)
     if format == "csv":
@@ -89,7 +89,7 @@ def _fields(by: str) -> tuple[UsageField, ...]:
     for name in names:
         if name not in _NAMES:
             raise Invalid(
-                f"by: usage cannot be told apart by {name[:40]!r}",
+                f"by: usage cannot be grouped by {name[:40]!r}",
                 hint=f"name some of {', '.join(_NAMES)}",
             )
     return tuple(field for field in UsageField if field.value in names)

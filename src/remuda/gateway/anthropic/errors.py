@@ -8,7 +8,7 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from remuda.core.errors import RemudaError
-from remuda.gateway.inference.refusals import JSON_TYPE, headers_of, status_of
+from remuda.gateway.inference.api_format import JSON_TYPE, headers_of, status_of
 from remuda.inference.failures import ContextExceeded
 
 _TYPES: Final = {

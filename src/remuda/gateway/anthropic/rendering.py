@@ -10,8 +10,15 @@ import msgspec
 from remuda.accounts.limit_state import LimitState
 from remuda.core.errors import RemudaError
 from remuda.gateway.anthropic.errors import AnthropicRefusal, refusal
-from remuda.gateway.inference.event_streams import EVENT_END, SSE, EventStreamFormat, ended
-from remuda.gateway.inference.limit_headers import HeaderFields, HeaderNames, limit_headers
+from remuda.gateway.inference.api_format import (
+    EVENT_END,
+    SSE,
+    EventStreamFormat,
+    HeaderFields,
+    HeaderNames,
+    ended,
+    limit_headers,
+)
 from remuda.gateway.inference.text_answers import Choice, ToolCall, made_up_id
 from remuda.inference.answers import Delta, FinishReason, ToolCallDelta, Usage
 from remuda.inference.model import InferenceCall

@@ -60,7 +60,7 @@ def _delimiter(content_type: str) -> bytes:
     boundary = (found[1] or found[2]) if found is not None else ""
     if not 0 < len(boundary) <= _BOUNDARY_CHARS_MAX:
         raise InvalidField(
-            "the Content-Type header does not tell the boundary of the form's parts", hint=_HINT
+            "the Content-Type header has no boundary for the form's parts", hint=_HINT
         )
     return b"\r\n--" + boundary.encode("latin-1", "replace")
 

@@ -9,8 +9,7 @@ import msgspec
 
 from remuda.accounts.limit_state import LimitState
 from remuda.core.errors import RemudaError
-from remuda.gateway.inference.limit_headers import HeaderFields
-from remuda.gateway.inference.refusals import headers_of, status_of
+from remuda.gateway.inference.api_format import HeaderFields, headers_of, status_of
 from remuda.gateway.ollama.rendering import NDJSON
 from remuda.router.loading import LoadStatus
 

@@ -10,7 +10,7 @@ from msgspec import UNSET, Struct, UnsetType
 from remuda.accounts.budgets import REQUESTS
 from remuda.accounts.limit_state import LimitReached, QuotaUsedUp
 from remuda.core.errors import RemudaError
-from remuda.gateway.inference.refusals import JSON_TYPE, headers_of, status_of
+from remuda.gateway.inference.api_format import JSON_TYPE, headers_of, status_of
 from remuda.inference.failures import ContextExceeded
 from remuda.router.loading import LoadStatus, ModelLoading
 

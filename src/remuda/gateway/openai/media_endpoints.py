@@ -81,7 +81,7 @@ def _transcription(form: FormFields) -> _Media:
     if stream:
         check_choice("response_format", wanted, STREAMED_FORMATS)
     if form.texts("include"):
-        raise InvalidField("include: log probabilities of transcriptions are not told", "include")
+        raise InvalidField("include: log probabilities of transcriptions are not available", "include")
     granularities = form.choices("timestamp_granularities", ("word", "segment"))
     return _heard(
         form,

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from remuda.core.slices import Sliced
-from remuda.gateway.inference.event_streams import SSE
+from remuda.gateway.inference.api_format import SSE
 from remuda.gateway.inference.text_sinks import JSON, AnswerToClient, ResponseSink
 from remuda.gateway.openai import transcripts
 from remuda.gateway.openai.rendering import DONE, event

@@ -15,9 +15,17 @@ import msgspec
 from remuda.accounts.limit_state import LimitState
 from remuda.core.errors import RemudaError
 from remuda.core.slices import Budget, Sliced
-from remuda.gateway.inference.event_streams import EVENT_END, EVENT_START, SSE, EventStreamFormat, ended
+from remuda.gateway.inference.api_format import (
+    EVENT_END,
+    EVENT_START,
+    SSE,
+    EventStreamFormat,
+    HeaderFields,
+    HeaderNames,
+    ended,
+    limit_headers,
+)
 from remuda.gateway.inference.floats import short_floats
-from remuda.gateway.inference.limit_headers import HeaderFields, HeaderNames, limit_headers
 from remuda.gateway.inference.text_answers import Choice, made_up_id
 from remuda.gateway.openai.errors import ErrorResponse, refusal
 from remuda.inference.answers import NOTHING, Delta, FinishReason, Score, ToolCallDelta, Usage, Vector

@@ -9,11 +9,11 @@ import msgspec
 from msgspec import Meta, Raw, Struct
 
 from remuda.core.errors import RemudaError
+from remuda.gateway.inference.api_format import headers_of, status_of
 from remuda.gateway.inference.bodies import decoded
 from remuda.gateway.inference.body_errors import Choices, InvalidField
 from remuda.gateway.inference.endpoint import ApiEndpoint
 from remuda.gateway.inference.floats import short_floats
-from remuda.gateway.inference.refusals import headers_of, status_of
 from remuda.gateway.inference.text_sinks import ResponseSink, send_whole
 from remuda.gateway.openai.answer_sink import OpenAiSink
 from remuda.gateway.openai.errors import ErrorResponse

@@ -43,7 +43,7 @@ def tokenize_request(body: bytes, choices: Choices) -> TokenizeRequest:
         also = f", not {' and '.join(names)}" if names else ""
         raise InvalidField(f"one of content, prompt and messages says what to tokenize{also}", "content")
     if known.return_token_strs:
-        words = "return_token_strs: backends tell the numbers of tokens only"
+        words = "return_token_strs: backends return the ids of tokens only"
         raise InvalidField(words, "return_token_strs", hint="leave it out")
     if names == ["messages"]:
         if known.add_generation_prompt is False:

@@ -146,7 +146,7 @@ def _verbose(found: Transcript, request: TranscriptionRequest) -> _Verbose:
 
 def _diarized(found: Transcript, request: TranscriptionRequest) -> _Diarized:
     if found.segments and not any(segment.speaker for segment in found.segments):
-        raise RequestUnsupported(f"the backend of {request.model} does not tell who speaks")
+        raise RequestUnsupported(f"the backend of {request.model} does not identify speakers")
     spoken = [
         _Spoken(f"seg_{one.id}", one.start_s, one.end_s, one.speaker, one.text) for one in found.segments
     ]

@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from remuda.gateway.inference.event_streams import EVENT_END, SSE, ended
+from remuda.gateway.inference.api_format import EVENT_END, SSE, ended
 from remuda.gateway.openai.errors import ErrorAnswer
 from remuda.gateway.openai.rendering import OpenAiFormat
 from remuda.gateway.responses import objects

@@ -103,7 +103,7 @@ def _check_absent(body: ResponsesBody) -> None:
         raise InvalidField(words, "truncation", hint="send disabled, or leave it out")
     for index, included in enumerate(body.include or ()):
         if included not in _INCLUDED:
-            words = f"include[{index}]: {included[:80]!r} is told by OpenAI's own servers only"
+            words = f"include[{index}]: {included[:80]!r} is supported by OpenAI's own servers only"
             raise InvalidField(words, f"include[{index}]", hint=f"use {_LOGPROBS}, or leave it out")
 
 

@@ -51,7 +51,7 @@ def _check_supported(chat: ChatRequest) -> None:
     if (chat.n or 1) > 1:
         raise RequestUnsupported(f"{chat.model} gives one answer at a time: n must be 1")
     if chat.logprobs:
-        raise RequestUnsupported(f"{chat.model} tells no logprobs")
+        raise RequestUnsupported(f"{chat.model} does not return logprobs")
     if chat.grammar:
         raise RequestUnsupported(f"{chat.model} takes no grammar")
     if chat.response_format is not None and chat.response_format.type == "json_object":

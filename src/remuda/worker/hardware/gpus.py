@@ -232,7 +232,7 @@ def detect_intel(host: Host, ram: Capacity) -> GpuFindings:
         elif _is_plugged_in(host, card):
             gpus.append(Gpu("intel", name, 0, None))
             problems.append(
-                f"{name} is a card of its own, but its driver does not tell how much memory it has: "
+                f"{name} is a card of its own, but its driver does not report how much memory it has: "
                 "use the xe driver, or set REMUDA_FORCE_META_BACKEND_CAPABILITY=intel."
             )
     return GpuFindings(tuple(gpus), problems=tuple(problems))

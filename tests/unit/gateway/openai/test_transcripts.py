@@ -106,7 +106,7 @@ def test_speakers_are_told_or_refused() -> None:
     _, body = transcripts.rendered(spoken, asked(diarize=True), "diarized_json")
     read = TranscriptionDiarized.model_validate_json(body, strict=True)
     assert [(one.id, one.speaker, one.text) for one in read.segments] == [("seg_3", "A", "hi")]
-    with pytest.raises(RequestUnsupported, match="who speaks"):
+    with pytest.raises(RequestUnsupported, match="identify speakers"):
         transcripts.rendered(HEARD, asked(diarize=True), "diarized_json")
 
 

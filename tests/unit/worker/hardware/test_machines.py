@@ -184,7 +184,7 @@ def test_arc_whose_driver_is_silent_is_named_but_promises_no_memory() -> None:
     found = detect(load("intel-arc").but(files={size: None}), MODELS_DIR)
 
     assert (found.gpu_vendor, found.total_vram, found.capability) == ("intel", 0, "default")
-    assert "does not tell how much memory" in found.problems[0]
+    assert "does not report how much memory" in found.problems[0]
 
 
 def test_arc_under_intels_own_i915_tells_its_memory() -> None:
