@@ -20,6 +20,8 @@ def hidden(package: str) -> Iterator[None]:
 
 def import_without_extras() -> None:
     """For processes that run long. structlog would import rich, and with it a hundred languages' syntax
-    highlighting, for a way to render exceptions that we do not use."""
+    highlighting, for a way to render exceptions that we do not use. FastAPI would import the old pydantic, to
+    refuse its models, which we have none of."""
+    sys.modules.setdefault("pydantic.v1", None)  # type: ignore[arg-type] # Never there.
     with hidden("rich"):
         import structlog  # noqa: F401

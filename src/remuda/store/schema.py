@@ -1,4 +1,7 @@
-"""The tables, as this release knows them. How they came about stands in `migrations`; a test compares."""
+"""The tables, as this release knows them. How they came about stands in `migrations`; a test compares.
+
+Indexes of some rows only stand in `partial_indexes`.
+"""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
@@ -195,15 +198,6 @@ api_keys = Table(
     UniqueConstraint("digest", name="api_keys_digest_key"),
 )
 
-_in_force = api_keys.c.revoked_at.is_(None)
-Index(  # A revoked key's name may be given again.
-    "api_keys_name_in_force",
-    api_keys.c.name,
-    unique=True,
-    sqlite_where=_in_force,
-    postgresql_where=_in_force,
-)
-
 secrets = Table(
     "secrets",
     metadata,
@@ -236,15 +230,6 @@ operations = Table(
     UniqueConstraint("idempotency_key", name="operations_idempotency_key_key"),
 )
 
-_live, _over = operations.c.finished_at.is_(None), operations.c.finished_at.is_not(None)
-Index("operations_live", operations.c.asked_at, sqlite_where=_live, postgresql_where=_live)
-Index(
-    "operations_over",
-    operations.c.finished_at,
-    operations.c.number,
-    sqlite_where=_over,
-    postgresql_where=_over,
-)
 Index("operations_number", operations.c.number, unique=True)
 Index("operations_model", operations.c.model, operations.c.number)
 Index("operations_change", operations.c.change, unique=True)
@@ -349,7 +334,6 @@ replicas = Table(
 )
 
 on_its_way = replicas.c.state.in_(("staging", "loading"))
-Index("replicas_on_their_way", replicas.c.model, sqlite_where=on_its_way, postgresql_where=on_its_way)
 
 replica_change_count = Table(  # One row, which outlives every replica.
     "replica_change_count",

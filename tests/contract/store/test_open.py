@@ -17,11 +17,11 @@ from tools.write_sqlite_schema import dump, migrated
 
 from remuda.core.clock import SystemClock
 from remuda.core.errors import Misconfigured, StoreUnusable
-from remuda.store import new_sqlite
+from remuda.store import new_sqlite, partial_indexes
 from remuda.store.database import Database, open_database
 from remuda.store.database_url import ACCEPTED, mask_url
 from remuda.store.fleet import SqlFleetStore
-from remuda.store.schema import SCHEMA_VERSION, metadata, schema_info, secrets
+from remuda.store.schema import SCHEMA_VERSION, schema_info, secrets
 from tests.contract.store.builders import registered
 from tests.support.postgres import PostgresServer
 
@@ -41,7 +41,7 @@ async def pretend_newer(database: Database, *, min_compatible: int) -> None:
 
 async def test_migrations_lead_to_the_schema_that_statements_use(database: Database) -> None:
     def differences(connection: Connection) -> list[object]:
-        return list(compare_metadata(MigrationContext.configure(connection), metadata))
+        return list(compare_metadata(MigrationContext.configure(connection), partial_indexes.metadata))
 
     assert await database.read(lambda connection, now: differences(connection)) == []
 

@@ -7,7 +7,8 @@ import pytest
 
 from remuda.core.optional_imports import hidden
 
-HEAVY = {"alembic", "grpc", "mako", "psycopg", "pygments", "rich"}
+HEAVY = {"alembic", "grpc", "mako", "psycopg", "pydantic.v1.main", "pygments", "rich"}
+HEAVY |= {"sqlalchemy.dialects.postgresql"}
 LOADED = """
 import sys
 from remuda.core.optional_imports import import_without_extras
