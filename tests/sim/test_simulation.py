@@ -43,6 +43,7 @@ def lived_through(story: str, seed: int) -> Outcome:
     [
         ("operations", 11065399),  # A tag moved between two attempts at an upgrade that had to be taken back.
         ("serving", 2826041),  # A LocalAI node was removed while it was slow to stop a model, and came back.
+        ("serving", 700477),  # A model was to make room whose process had just crashed.
     ],
 )
 def test_a_seed_that_broke_a_claim_once_does_so_no_more(story: str, seed: int) -> None:

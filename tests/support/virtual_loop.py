@@ -2,10 +2,13 @@
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
+import pytest
+from anyio._backends._asyncio import CancelScope
 
 if TYPE_CHECKING:
     from _typeshed import FileDescriptorLike
@@ -61,5 +64,34 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return True
 
 
+class _InOrder(dict[object, None]):
+    """A set that is gone through in the order in which it was filled."""
+
+    def add(self, one: object) -> None:
+        self[one] = None
+
+    def remove(self, one: object) -> None:
+        del self[one]
+
+    def discard(self, one: object) -> None:
+        self.pop(one, None)
+
+
+@contextmanager
+def cancelled_in_order() -> Iterator[None]:
+    """Tasks that are cancelled together are cancelled in the order in which they began. By itself anyio takes
+    them by their addresses in memory, which differ from run to run."""
+    begin = CancelScope.__init__
+
+    def begin_ordered(scope: Any, *given: Any, **named: Any) -> None:
+        begin(scope, *given, **named)
+        scope._tasks, scope._child_scopes = _InOrder(), _InOrder()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(CancelScope, "__init__", begin_ordered)
+        yield
+
+
 def run_virtually(main: Callable[[], Awaitable[T]]) -> T:
-    return anyio.run(main, backend_options={"loop_factory": VirtualLoop})
+    with cancelled_in_order():
+        return anyio.run(main, backend_options={"loop_factory": VirtualLoop})

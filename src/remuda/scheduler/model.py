@@ -157,6 +157,7 @@ class GpuOffer:
     index: int
     total: int
     free: int  # Less what was set aside; may be negative.
+    used: int = 0  # By replicas that are on record there.
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,6 +215,7 @@ class NodeOffer:
     vram_total: int = 0  # After its budget; 0: it has none.
     # As reported, less what was set aside for replicas that do not use it yet; negative: too much is in use.
     vram_free: int = 0
+    vram_used: int = 0  # By all replicas that are on record there, also if their processes have just ended.
     ram_total: int = 0
     ram_free: int = 0
     unified: bool = False  # Its VRAM is its RAM: what one has taken, the other has not.

@@ -99,6 +99,7 @@ def offer_of(need: Need, view: ObservedNode, facts: FactsByNode) -> NodeOffer:
         vram_claimed=why_no_vram(view),
         vram_total=figures.total_vram if ceiling is None else ceiling,
         vram_free=vram_free,
+        vram_used=_in_vram(uses.values()),
         ram_total=figures.total_ram,
         ram_free=ram_free,
         unified=_unified(figures),
@@ -237,8 +238,12 @@ def _gpu_offers(
         on = (row for row in not_shown if not row.gpus or index in row.gpus)
         return sum(uses[row.key].vram_bytes // max(len(row.gpus), 1) for row in on)
 
+    def used(index: int) -> int:
+        on = (row for row in rows if row.in_vram and index in row.gpus)
+        return sum(uses[row.key].vram_bytes // len(row.gpus) for row in on)
+
     return tuple(
-        GpuOffer(gpu.index, gpu.total_vram, gpu.available_vram - set_aside(gpu.index))
+        GpuOffer(gpu.index, gpu.total_vram, gpu.available_vram - set_aside(gpu.index), used=used(gpu.index))
         for gpu in view.report.gpus
     )
 

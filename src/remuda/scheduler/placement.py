@@ -293,13 +293,21 @@ def _in_memory(need: Need, offer: NodeOffer) -> Fit | NodeRefusal:
         return _too_large(need, offer, wanted, total)
     there = [one for one in offer.residents if _in_the_way(one, offer, in_vram=in_vram)]
     freed = sum(_freed(one) for one in excluded if one in there)
-    fewest = _fewest(size - free - freed, [one for one in there if one.movable and not one.excludes])
+    base = free if size <= free and not freed else _once_others_go(offer, free, in_vram=in_vram)
+    fewest = _fewest(size - base - freed, [one for one in there if one.movable and not one.excludes])
     if fewest is None:
-        return _too_full(need, offer, wanted, free, there)
+        return _too_full(need, offer, wanted, (free, base), there)
     evict = (*excluded, *fewest)
     return _no_ram_beside(offer, wanted, evict) or Fit(
-        offer, wanted, evict, min(free + freed + _bytes(fewest), total) - size
+        offer, wanted, evict, min(base + freed + _bytes(fewest), total) - size
     )
+
+
+def _once_others_go(offer: NodeOffer, free: int, *, in_vram: bool) -> int:
+    """What is free, to which is added what others leave. A replica whose process has just crashed is still on
+    record, and its memory is in what is reported as free already: it is not counted twice. RAM never is (see
+    offers)."""
+    return min(free, offer.vram_total - offer.vram_used) if in_vram else free
 
 
 def _no_ram_beside(offer: NodeOffer, wanted: _Wanted, evict: Sequence[Resident]) -> NodeRefusal | None:
@@ -371,12 +379,14 @@ def _too_large(need: Need, offer: NodeOffer, wanted: _Wanted, total: int) -> Nod
 
 
 def _too_full(
-    need: Need, offer: NodeOffer, wanted: _Wanted, free: int, there: Sequence[Resident]
+    need: Need, offer: NodeOffer, wanted: _Wanted, room: tuple[int, int], there: Sequence[Resident]
 ) -> NodeRefusal:
+    """`room`: what is free, and what of it counts once others go."""
+    free, base = room
     idle = [one for one in there if one.movable]
     needs, free_there = _set_against(wanted, max(free, 0))
     lacks = f"{needs}, {free_there} free"
-    if free + _bytes(there) >= (wanted.size_bytes or _SOMETHING):
+    if base + _bytes(there) >= (wanted.size_bytes or _SOMETHING):
         if not offer.evicts:
             why = f"and nothing is unloaded for one more replica of {need.model}"
             return NodeRefusal(f"{lacks}, {why}; it is added when there is room", waiting_helps=True)

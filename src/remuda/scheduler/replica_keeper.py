@@ -91,14 +91,15 @@ class ReplicaKeeper:
             with anyio.move_on_after(_EVERY_S - _GAP_S):
                 await news.wait()
 
+    def _scaled(self) -> dict[str, Catalogued]:
+        known = self._deps.catalogue.models.items()
+        return {name: one for name, one in known if one.config.scaled and not one.config.alias}
+
     async def pass_once(self) -> None:
-        models = {
-            name: one
-            for name, one in self._deps.catalogue.models.items()
-            if one.config.scaled and not one.config.alias
-        }
-        if not models:
+        if not self._scaled():
             return
+        await self._deps.catalogue.refresh()  # Nothing is added to a model that was removed or changed since.
+        models = self._scaled()
         seen = await self._deps.replicas.replicas()
         nodes = {view.standing.node.id: view for view in await self._deps.nodes()}
         found = goals(

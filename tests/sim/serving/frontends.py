@@ -187,6 +187,7 @@ class Parts:
         self._replicas = SqlReplicaStore(host.database)
         self._model_store = SqlModelStore(host.database)
         self._catalogue = ModelCatalogue(self._model_store, Path("/nowhere"))
+        self._views = ObservedNodes()
         self._worker, self._engine = BusWorker(lines), SimulatedEngine(world, host)
         self._worker_http = SimulatedWorkerHttp(world)
         self.signal = ChangeSignal(lines, host.id, world.pace.signal_gap)
@@ -416,11 +417,11 @@ class Parts:
         )
 
     async def _nodes(self) -> Sequence[ObservedNode]:
-        return list(ObservedNodes().of(await self._host.standings(), ()).values())
+        return list(self._views.of(await self._host.standings(), ()).values())
 
     async def _look(self) -> tuple[Sequence[ObservedNode], Sequence[Reading]]:
         listed = await self._operations.inventories()
-        nodes = list(ObservedNodes().of(await self._host.standings(), listed).values())
+        nodes = list(self._views.of(await self._host.standings(), listed).values())
         self._inventories.want(nodes_to_ask(nodes))
         return nodes, ()
 

@@ -4,17 +4,20 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from datetime import timedelta
+from functools import lru_cache
 from typing import TypeVar
 
 import anyio
 import pytest
 from anyio.abc import TaskGroup
 
+from remuda.fleet import node_views
 from remuda.models.reading import read_model
 from remuda.router import cold_path, live_table
 from remuda.scheduler import catalogue, demand, replica_keeper, upkeep
 from remuda.scheduler.model import StoredModel
 from remuda.store.replicas import SqlModelStore
+from remuda.wire.codec import decode
 from tests.sim.chance import Dice
 from tests.sim.ops.bus import SimulatedBus
 from tests.sim.ops.simulation import defects_told, innermost
@@ -37,6 +40,7 @@ from tests.support.virtual_loop import run_virtually
 T = TypeVar("T")
 
 _LOOK_S = 6.0
+_REPORTS_KEPT = 200
 _KEEP_ALIVE = (timedelta(seconds=40), timedelta(minutes=30))
 
 
@@ -133,6 +137,9 @@ def as_simulated() -> Iterator[None]:
         return work(*given)
 
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            node_views, "decode", lru_cache(_REPORTS_KEPT)(decode)
+        )  # Each is read by all frontends.
         for module in (catalogue, live_table):
             patch.setattr(module, "run_sync", run_sync)
         patch.setattr(demand, "_SHARED_S", _LOOK_S)

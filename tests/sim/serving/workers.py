@@ -239,6 +239,10 @@ class PeerWorker(ServingWorker):
         del known["backend.cancel"]
         return known
 
+    def lose(self, process: Process, *, again: bool) -> None:
+        """It starts no process again by itself."""
+        super().lose(process, again=False)
+
     def told_of(self, process: Process) -> BackendInstallReply:
         return BackendInstallReply(success=True, address=process.address)
 

@@ -66,6 +66,17 @@ def test_replica_that_leaves_still_uses_what_the_report_shows() -> None:
     assert offer(a_row(state=ReplicaState.UNLOADING, gb=5, since_s=1)).vram_free == 20 * GB
 
 
+def test_memory_of_a_process_that_has_just_crashed_is_not_counted_twice() -> None:
+    """Its row is still there, and the report has its memory as free already."""
+    crashed, busy = a_row("crashed", gb=12), a_row("busy", gb=4)
+    node = a_view(files=["qwen.gguf"], resources=replace(GPU, available_vram=20 * GB))
+    fleet = the_fleet(crashed, busy, nodes=(node,), in_flight=lambda key: int(key.model == "busy"))
+    assert isinstance(place(a_need(18), offers(a_need(18), fleet)), Placed), "it fits beside the busy one"
+    refused = place(a_need(19), offers(a_need(19), fleet))
+    assert isinstance(refused, Unplaceable)
+    assert refused.waiting_helps
+
+
 def test_ram_and_vram_are_set_aside_apart() -> None:
     got = offer(a_row(state=ReplicaState.LOADING, gb=5, in_vram=False))
     assert (got.vram_free, got.ram_free) == (20 * GB, 55 * GB)

@@ -75,6 +75,13 @@ async def test_what_an_admin_declares_counts_more_than_the_yaml(rig: PlacingRig)
     assert rig.model().config.revision == (await rig.rows())[0].revision
 
 
+async def test_nothing_is_added_to_a_model_that_another_frontend_has_removed(rig: PlacingRig) -> None:
+    await declare(rig, min_replicas=1)
+    await rig.models.remove_model("qwen")
+    await keeper(rig).pass_once()
+    assert await rig.rows() == ()
+
+
 async def test_two_frontends_add_no_replica_twice(rig: PlacingRig) -> None:
     """Each of them has decided before the other has written."""
     await declare(rig, min_replicas=1)
