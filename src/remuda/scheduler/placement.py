@@ -264,6 +264,7 @@ def _restricted(offer: NodeOffer, choice: _GpuNumbers) -> NodeOffer:
         offer,
         vram_total=min(sum(gpu.total for gpu in chosen) - extra, offer.vram_total),
         vram_free=min(sum(gpu.free for gpu in chosen) - extra, offer.vram_free),
+        vram_used=sum(gpu.used for gpu in chosen),
         residents=tuple(one for one in residents if one is not None),
         gpus=(),
     )

@@ -104,7 +104,7 @@ def _rows_too_many(world: ServingWorld) -> list[str]:
 
 
 def _strangers(world: ServingWorld) -> list[str]:
-    """Processes without rows, and rows without processes. Of a peer's processes only it knows."""
+    """Processes without rows, and rows without processes."""
     rows = world.serving_claims.rows.values()
     running = {
         (worker.node, process.key): process
@@ -115,7 +115,7 @@ def _strangers(world: ServingWorld) -> list[str]:
     strays = [
         f"{process} is nobody's"
         for place, process in running.items()
-        if process.worker.reports and known.get(place) != process.instance
+        if known.get(place) != (process.instance if process.worker.reports else "")
     ]
     ghosts = [
         f"{key} is only a row"

@@ -417,7 +417,8 @@ class Parts:
         )
 
     async def _nodes(self) -> Sequence[ObservedNode]:
-        return list(self._views.of(await self._host.standings(), ()).values())
+        listed = await self._operations.inventories()
+        return list(self._views.of(await self._host.standings(), listed).values())
 
     async def _look(self) -> tuple[Sequence[ObservedNode], Sequence[Reading]]:
         listed = await self._operations.inventories()

@@ -118,6 +118,11 @@ BREAKS = {
     "what nobody knows is left running": Break(
         {"remuda.scheduler.drift._strays": lambda *_: ([], {})}, "everything_settles", first_seed=12
     ),
+    "what LocalAI's workers run unknown is left running": Break(
+        {"remuda.scheduler.drift._unknown_of_asked": lambda *_: ()},
+        "everything_settles",
+        first_seed=17,
+    ),
     "rows outlive their processes": Break(
         {
             "remuda.scheduler.drift._verdict": lambda *_: None,
@@ -157,7 +162,7 @@ BREAKS = {
     "drained nodes get loads": Break(
         {
             "remuda.scheduler.offers.why_no_replicas": unfit_only_if_away,
-            "remuda.scheduler.offers.why_no_target": unfit_only_if_away,
+            "remuda.scheduler.backend_supply.why_no_target": unfit_only_if_away,
         },
         "nodes_that_take_no_work_get_no_load",
         first_seed=7,
