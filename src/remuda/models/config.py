@@ -30,6 +30,7 @@ from remuda.models.keep_alive import KeepAlive
 
 # Parts are read in 50 ms, on the event loop.
 LIMITS: Final = YamlLimits(bytes=1 << 20, parts=5000, depth=32)
+NAME_CHARS_MAX: Final = 256
 NUMBER_CHARS_MAX: Final = 64  # Reading a number takes time by the square of its length.
 
 _NUMBERS: Final = frozenset(f"tag:yaml.org,2002:{kind}" for kind in ("int", "float", "bool"))

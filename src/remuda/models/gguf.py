@@ -248,6 +248,14 @@ def parts_of(name: str) -> tuple[str, ...]:
     return tuple(f"{stem}-{part:05}-of-{match['count']}{ending}" for part in range(1, count + 1))
 
 
+def all_parts(name: str) -> tuple[str, ...]:
+    """The same for what may be called anything: one named like a part that cannot be is a file of its own."""
+    try:
+        return parts_of(name)
+    except Invalid:
+        return (name,)
+
+
 def _unread_version(version: int) -> str:
     if version in (2 << 24, 3 << 24):
         return "it is a GGUF file for big-endian machines, which is not read"

@@ -9,7 +9,7 @@ from typing import Final
 
 from remuda.core.errors import Invalid
 from remuda.core.hints import likeness
-from remuda.models.config import GGUF_BACKEND, ModelConfig, Parameters, Template
+from remuda.models.config import GGUF_BACKEND, NAME_CHARS_MAX, ModelConfig, Parameters, Template
 from remuda.models.gguf import (
     CutOff,
     GgufHeader,
@@ -20,7 +20,6 @@ from remuda.models.gguf import (
     read_tensors,
 )
 from remuda.models.memory import effective_context
-from remuda.models.reading import NAME_CHARS_MAX
 
 _PROJECTORS_MAX: Final = 20  # Looked at beside one model.
 _AGAIN: Final = "copy or download it again"

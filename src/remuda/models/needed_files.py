@@ -8,10 +8,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from remuda.core.errors import Invalid
 from remuda.models.config import ModelConfig
 from remuda.models.files import FILES_MAX, Manifest, NeededFile, path_fault
-from remuda.models.gguf import parts_of
+from remuda.models.gguf import all_parts
 from remuda.models.paths import named_files
 
 _COMPANIONS: Final = {".onnx": (".onnx.json",)}  # What belongs to a file, by its suffix.
@@ -65,11 +64,7 @@ def _expanded(folder: Path, path: str) -> Iterator[str]:
     if (folder / path).is_dir():
         yield from _below(folder, path, _DEPTH_MAX)
         return
-    try:
-        parts = parts_of(path)
-    except Invalid:  # Named like a part that cannot be: a file of its own.
-        parts = (path,)
-    yield from parts
+    yield from all_parts(path)
     for suffix, companions in _COMPANIONS.items():
         if path.endswith(suffix):
             yield from (path.removesuffix(suffix) + companion for companion in companions)

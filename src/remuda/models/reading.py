@@ -17,7 +17,14 @@ from remuda.core.errors import Invalid
 from remuda.core.field_errors import place, wanted
 from remuda.core.hints import likeness
 from remuda.core.yaml_tree import Located, Value, YamlPath
-from remuda.models.config import ModelConfig, Parameters, Section, is_gguf_backend, parse_document
+from remuda.models.config import (
+    NAME_CHARS_MAX,
+    ModelConfig,
+    Parameters,
+    Section,
+    is_gguf_backend,
+    parse_document,
+)
 from remuda.models.paths import check_paths
 from remuda.models.source_refs import parse_source
 
@@ -66,7 +73,6 @@ def _section(prefix: str) -> type[Section] | None:
     return found
 
 
-NAME_CHARS_MAX: Final = 256
 _COMPLAINTS_MAX: Final = 3
 _SHOWN_CHARS_MAX: Final = 60
 _UNKNOWN_MAX: Final = 100

@@ -8,11 +8,10 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Final, NamedTuple
 
-from remuda.core.errors import Invalid
 from remuda.core.ids import NodeId, ReplicaKey
 from remuda.fleet.verdicts import ObservedNode
 from remuda.models.files import NeededFile
-from remuda.models.gguf import parts_of
+from remuda.models.gguf import all_parts
 from remuda.scheduler.disk_room import FilesInFleet
 from remuda.scheduler.eviction import FIRST, Turn, excludes
 from remuda.scheduler.measured_memory import MemoryBook
@@ -129,10 +128,3 @@ def is_among(file: str, paths: AbstractSet[str]) -> bool:
     return all(part in paths for part in all_parts(file)) or any(
         path.startswith(f"{file}/") for path in paths
     )
-
-
-def all_parts(file: str) -> tuple[str, ...]:
-    try:
-        return parts_of(file)
-    except Invalid:  # Named like a part that cannot be: a file of its own.
-        return (file,)

@@ -24,11 +24,12 @@ from remuda.fleet.verdicts import (
     why_no_vram,
 )
 from remuda.models.files import NeededFile
+from remuda.models.gguf import all_parts
 from remuda.models.memory import NO_MEMORY, MemoryUse
 from remuda.ops.model import OpId
 from remuda.scheduler.disk_room import DropPlan, NoRoom, disk_of, room_for
 from remuda.scheduler.eviction import may_go, staying
-from remuda.scheduler.facts import FactsByNode, PlacementFacts, all_parts, is_among
+from remuda.scheduler.facts import FactsByNode, PlacementFacts, is_among
 from remuda.scheduler.measured_memory import MemoryKey, build_of, hardware_of, reported_use
 from remuda.scheduler.measured_speed import RateBook
 from remuda.scheduler.model import (

@@ -16,8 +16,9 @@ from remuda.core.ids import NodeId
 from remuda.core.slices import Sliced
 from remuda.fleet.model import node_vram_ceiling
 from remuda.fleet.verdicts import ObservedNode
+from remuda.models.gguf import all_parts
 from remuda.scheduler.backend_supply import Supply
-from remuda.scheduler.facts import FactsByNode, PlacementFacts, all_parts
+from remuda.scheduler.facts import FactsByNode, PlacementFacts
 from remuda.scheduler.measured_speed import speed_class
 from remuda.scheduler.model import Need, NodeOffer, Placed, Unplaceable
 from remuda.scheduler.offers import last_used, offer_of, speed_of, use_of

@@ -9,13 +9,12 @@ from types import MappingProxyType
 from typing import Final
 from urllib.parse import urlsplit
 
-from remuda.core.errors import Invalid
 from remuda.core.ids import NodeId
 from remuda.fleet.model import Node
 from remuda.fleet.verdicts import ObservedNode, is_localai, is_up
 from remuda.models.config import ModelConfig
 from remuda.models.files import NeededFile, path_fault
-from remuda.models.gguf import parts_of
+from remuda.models.gguf import all_parts
 from remuda.models.paths import named_files
 from remuda.ops.model import OpId
 from remuda.scheduler.model import Replica, ReplicaState
@@ -129,7 +128,7 @@ def told_by_nodes(config: ModelConfig, nodes: Sequence[ObservedNode]) -> tuple[N
         files = () if view.report is None else view.report.model_files
         found = {file.path: file for name in named for file in files if _belongs(file.path, name)}
         own = [file for file in found.values() if _belongs(file.path, config.file)]
-        parts = _parts_of(config.file)
+        parts = all_parts(config.file)
         complete = all(part in found for part in parts) or any(file.path not in parts for file in own)
         if own and complete:
             return tuple(
@@ -142,14 +141,7 @@ def told_by_nodes(config: ModelConfig, nodes: Sequence[ObservedNode]) -> tuple[N
 
 def _belongs(path: str, name: str) -> bool:
     """To a file of that name with all its parts, or to a folder of that name."""
-    return path in _parts_of(name) or path.startswith(f"{name.rstrip('/')}/")
-
-
-def _parts_of(name: str) -> tuple[str, ...]:
-    try:
-        return parts_of(name)
-    except Invalid:  # Named like a part that cannot be: a file of its own.
-        return (name,)
+    return path in all_parts(name) or path.startswith(f"{name.rstrip('/')}/")
 
 
 Began = tuple[datetime, OpId]

@@ -59,9 +59,7 @@ def _delimiter(content_type: str) -> bytes:
         raise InvalidField(f"the body is {shown}, not a form", hint=_HINT)
     boundary = (found[1] or found[2]) if found is not None else ""
     if not 0 < len(boundary) <= _BOUNDARY_CHARS_MAX:
-        raise InvalidField(
-            "the Content-Type header has no boundary for the form's parts", hint=_HINT
-        )
+        raise InvalidField("the Content-Type header has no boundary for the form's parts", hint=_HINT)
     return b"\r\n--" + boundary.encode("latin-1", "replace")
 
 
