@@ -48,6 +48,7 @@ from remuda.router.dispatch import RequestDispatcher, WaitLimits
 from remuda.router.live_table import TableKeeper, Tables, TableSources, close_stale_connections
 from remuda.router.suspects import Suspects
 from remuda.router.usage import LastUsedWriter, PeerLoads, RequestLedger
+from remuda.scheduler.benchmarks import RankedBenchmarks
 from remuda.scheduler.catalogue import ModelCatalogue, ModelFolder
 from remuda.scheduler.demand import Demand
 from remuda.scheduler.file_holders import FileHolders
@@ -220,6 +221,7 @@ class ServingRig:
             load_limits_of(self._ground.parts.settings),
             self._stager(shop),
             self._routing.speeds.moved_bytes,
+            self._routing.speeds.took,
         )
         unloader = Unloader(
             self._replicas,
@@ -228,6 +230,7 @@ class ServingRig:
             shop.store.live,
             self._keeper,
             may_go=self._may_be_spared,
+            took=self._routing.speeds.took,
         )
         return ReplicaWork(Loader(deps), unloader, self._replicas, self._keeper)
 
@@ -374,7 +377,11 @@ class ServingRig:
             GivenFiles(ground.models_path, ground.tokens.model_files, ground.parts.clock),
             self._room,
             self._prospects(installs, placing),
-            SqlBenchmarkStore(ground.parts.database),
+            RankedBenchmarks(
+                SqlBenchmarkStore(ground.parts.database),
+                ground.registry.standings,
+                self._routing.speeds.benchmarked,
+            ),
             self._servers.service({ground.parts.settings.port}),
             self._told.heard,
             self._memory.of,

@@ -74,10 +74,13 @@ def _step(step: "PlannedStepView") -> str:
         "install": f"install the backend {step.what}",
         "load": f"load {amount}into the backend" if amount else "load it into the backend",
     }
-    if step.seconds is None or step.bytes_per_s is None:
+    if step.seconds is None:
         how_long = "how long is not known"
-    else:
+    elif step.bytes_per_s is not None:
         how_long = f"about {_time(step.seconds)} at {size(round(step.bytes_per_s))}/s"
+    else:
+        where = "on other nodes" if step.measured_elsewhere else "before on this node"
+        how_long = f"about {_time(step.seconds)}, as {where}"
     return f"{words.get(step.action, step.action)} ({how_long})"
 
 

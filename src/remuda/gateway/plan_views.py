@@ -20,6 +20,7 @@ def plan_view(plan: ReplicaPlan) -> ModelPlan:
             size_bytes=step.size_bytes,
             bytes_per_s=step.bytes_per_s,
             seconds=step.seconds,
+            measured_elsewhere=step.took is not None and step.took.elsewhere,
         )
         for step in plan.steps
     )

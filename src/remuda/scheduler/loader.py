@@ -28,7 +28,7 @@ from remuda.models.paths import check_absolute_paths
 from remuda.ops.model import DoneWithNote, Ending, Kind, NotNeeded, Step
 from remuda.scheduler.catalogue import Catalogued, ModelCatalogue, names_file
 from remuda.scheduler.load_ops import target_of
-from remuda.scheduler.measured_speed import MoveTimed, Rate, not_timed
+from remuda.scheduler.measured_speed import MoveTimed, Rate, TimeTaken, not_timed
 from remuda.scheduler.model import HTTP, Replica, ReplicaState, endpoint_of, worker_endpoint
 from remuda.scheduler.ports import (
     LoadProgress,
@@ -84,6 +84,7 @@ class LoaderDeps:
     limits: LoadLimits = LoadLimits()
     stager: Stager | None = None  # None: every node has the files it needs.
     timed: MoveTimed = not_timed  # Told how long bytes took.
+    took: TimeTaken = not_timed  # Told how long an install took.
 
 
 class Loader:
@@ -220,7 +221,7 @@ class _Load:
                 self.staged = await self._deps.stager.stage(self._step, self._model, self._installing)
                 self._timed(Rate.COPY, sum(self.staged.taken.values()), began_s)
             standing = await self._standing()
-            reply = await self._process(standing)
+            reply = await self._timed_process(standing)
             await self._write(_running(self.replica, reply, standing))
             scope.deadline = load_entered(anyio.current_time(), scope.deadline, self._load_limit)
             self._deps.progress.enter(self._step, LOADING)
@@ -265,6 +266,16 @@ class _Load:
             if standing.node.id == self.replica.node:
                 return standing
         raise BackendFailed(f"{self._step.node_name} is no longer in the fleet")
+
+    async def _timed_process(self, standing: Standing) -> BackendInstallReply:
+        """Where the node had to install the backend for it, that is told."""
+        began_s, replica = anyio.current_time(), self.replica
+        lacks = _lacks_backend(standing.node, self._model.config.backend)
+        reply = await self._process(standing)
+        if lacks:
+            took_s = anyio.current_time() - began_s
+            self._deps.took(Rate.INSTALL, replica.node, replica.key.model, took_s)
+        return reply
 
     async def _process(self, standing: Standing) -> BackendInstallReply:
         config, place = self._model.config, self._place(standing)
@@ -361,6 +372,12 @@ def _running(replica: Replica, reply: BackendInstallReply, standing: Standing) -
 
 
 # Deadlines.
+
+
+def _lacks_backend(node: Node, backend: str) -> bool:
+    """By what it has reported; of one that has reported nothing it is not known."""
+    report = current_report(node)
+    return report is not None and not any(backend in (one.name, one.alias) for one in report.installed)
 
 
 def load_limit(weights_bytes: int, given: timedelta | None = None) -> timedelta:

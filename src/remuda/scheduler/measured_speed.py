@@ -19,12 +19,16 @@ BYTES_MIN: Final = 1 << 20  # Likewise of loads and copies.
 _ALIKE: Final = 4.0  # Weights of so many times the size, or a part of it, say nothing of each other.
 _NEWS: Final = 0.1  # A change by less than this share is not written.
 _FASTER, _SLOWER = 0.5, 0.05  # How far one measurement moves what is known.
+_SECONDS_LEAST: Final = 0.001  # What took less is told as this.
 
 
 class Rate(StrEnum):
     TOKENS = "tokens"  # Written per second, in one answer.
     LOAD = "load"  # Bytes of its weights that a backend takes in per second.
     COPY = "copy"  # Bytes of a model's files that arrive per second.
+    # How often in a second it could be done, one after the other: 1 in 4 s is 0.25.
+    UNLOAD = "unload"  # From telling an idle replica to stop until its worker says that it has.
+    INSTALL = "install"  # Of the model's backend, with the start of a process of it.
 
 
 class RateKey(NamedTuple):
@@ -53,6 +57,8 @@ class RateStore(Protocol):
 
 # So many bytes of a model took so many seconds on a node.
 MoveTimed = Callable[[Rate, NodeId, str, int, float], None]
+# Something took so many seconds on a node, for a model: a kind that is not counted in bytes or tokens.
+TimeTaken = Callable[[Rate, NodeId, str, float], None]
 # So many tokens of a model's answer came after its first, in so many seconds. Called for each request.
 AnswerTimed = Callable[[NodeId, str, int, float], None]
 
@@ -67,6 +73,14 @@ class Expected:
 
     per_s: float
     like: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Took:
+    """`elsewhere`: on other nodes, for it was never done on this one."""
+
+    seconds: float
+    elsewhere: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +119,22 @@ class RateBook:
         own = next((one.per_s for one in there if one.key.model == model), None)
         return own if own is not None or not there else median(one.per_s for one in there)
 
+    def unload_s(self, node: NodeId, model: str) -> Took | None:
+        per_s = self.bytes_per_s(Rate.UNLOAD, node, model)
+        return None if per_s is None else Took(1 / per_s)
+
+    def install_s(self, node: NodeId, backend: str) -> Took | None:
+        """Of that backend on the node, or else the median of the nodes on which it was installed."""
+        by_node = {
+            place: [one.per_s for one in there if one.backend == backend]
+            for (kind, place), there in self.by_place.items()
+            if kind is Rate.INSTALL
+        }
+        if here := by_node.get(node):
+            return Took(1 / median(here))
+        elsewhere = [1 / median(there) for there in by_node.values() if there]
+        return Took(median(elsewhere), elsewhere=True) if elsewhere else None
+
 
 def _times(one: int, other: int) -> float:
     return max(one, other) / min(one, other)
@@ -114,12 +144,17 @@ def _alike(one: int, other: int) -> bool:
     return one > 0 and other > 0 and _times(one, other) <= _ALIKE
 
 
-def moved(known: float | None, seen: float) -> float:
+def moved(known: float | None, seen: float, slower: float = _SLOWER) -> float:
     """What is known after another measurement. An answer that was written beside others is slower than the
     node can be, so what is known falls slowly."""
     if known is None:
         return seen
-    return known + (seen - known) * (_FASTER if seen > known else _SLOWER)
+    return known + (seen - known) * (_FASTER if seen > known else slower)
+
+
+def moved_time(known: float | None, seconds: float) -> float:
+    """The same for what took so long, in times a second: the last time counts half, slower or not."""
+    return moved(known, 1 / max(seconds, _SECONDS_LEAST), _FASTER)
 
 
 def is_news(written: float | None, known: float) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from remuda.scheduler.measured_speed import Expected, Rate, RateBook
+from remuda.scheduler.measured_speed import Expected, Rate, RateBook, Took
 from remuda.scheduler.model import Need, NodeOffer, Placed, Unplaceable
 from remuda.scheduler.placement import not_chosen, place
 
@@ -23,11 +23,14 @@ class PlannedStep:
     action: PlannedAction
     what: str  # A replica, a backend, whom files come from, or the model.
     size_bytes: int = 0  # 0: not known.
-    bytes_per_s: float | None = None  # None: not measured.
+    bytes_per_s: float | None = None  # None: not measured, or not what it is counted in.
+    took: Took | None = None  # The same step before, where it is not counted in bytes; None: not measured.
 
     @property
     def seconds(self) -> float | None:
         """None: not known."""
+        if self.took is not None:
+            return self.took.seconds
         return self.size_bytes / self.bytes_per_s if self.size_bytes and self.bytes_per_s else None
 
 
@@ -44,8 +47,10 @@ class ReplicaPlan:
 
     @property
     def known_s(self) -> float:
-        """What the steps take of which that is known."""
-        return sum(step.seconds or 0.0 for step in self.steps)
+        """What the steps take of which that is known. Replicas are unloaded at the same time."""
+        unloads = [step.seconds or 0.0 for step in self.steps if step.action is PlannedAction.UNLOAD]
+        others = (step.seconds or 0.0 for step in self.steps if step.action is not PlannedAction.UNLOAD)
+        return max(unloads, default=0.0) + sum(others)
 
     @property
     def ready_s(self) -> float | None:
@@ -66,11 +71,15 @@ def _steps(need: Need, offer: NodeOffer, placed: Placed, speeds: RateBook) -> tu
     def measured(kind: Rate) -> float | None:
         return speeds.bytes_per_s(kind, offer.node, need.model)
 
-    steps = [PlannedStep(PlannedAction.UNLOAD, str(key)) for key in placed.evict]
+    steps = [
+        PlannedStep(PlannedAction.UNLOAD, str(key), took=speeds.unload_s(offer.node, key.model))
+        for key in placed.evict
+    ]
     if offer.copied_from:
         per_s = measured(Rate.COPY)
         steps.append(PlannedStep(PlannedAction.COPY, offer.copied_from, offer.copied_bytes, per_s))
     if not offer.has_backend:
-        steps.append(PlannedStep(PlannedAction.INSTALL, need.backend))
+        took = speeds.install_s(offer.node, need.backend)
+        steps.append(PlannedStep(PlannedAction.INSTALL, need.backend, took=took))
     per_s = measured(Rate.LOAD)
     return (*steps, PlannedStep(PlannedAction.LOAD, need.model, need.weights_bytes, per_s))

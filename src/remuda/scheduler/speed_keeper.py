@@ -19,6 +19,7 @@ from remuda.scheduler.measured_speed import (
     RateStore,
     is_news,
     moved,
+    moved_time,
 )
 
 log = structlog.get_logger(__name__)
@@ -50,13 +51,28 @@ class SpeedKeeper:
         if size_bytes >= BYTES_MIN and seconds > 0:
             self._note(RateKey(kind, node, model), size_bytes / seconds)
 
+    def took(self, kind: Rate, node: NodeId, model: str, seconds: float) -> None:
+        key = RateKey(kind, node, model)
+        if self._has_place(key):
+            self._seen[key] = moved_time(self._known(key), seconds)
+
+    def benchmarked(self, node: NodeId, model: str, tokens_per_s: float) -> None:
+        """By somebody who let it do nothing else meanwhile: this counts for what it is, also where it is
+        slower than what was known."""
+        key = RateKey(Rate.TOKENS, node, model)
+        if tokens_per_s > 0 and self._has_place(key):
+            self._seen[key] = tokens_per_s
+
     def _note(self, key: RateKey, per_s: float) -> None:
+        if self._has_place(key):
+            self._seen[key] = moved(self._known(key), per_s)
+
+    def _has_place(self, key: RateKey) -> bool:
+        return key in self._seen or len(self._seen) < _UNWRITTEN_MAX
+
+    def _known(self, key: RateKey) -> float | None:
         known = self._seen.get(key)
-        if known is None:
-            if len(self._seen) >= _UNWRITTEN_MAX:
-                return
-            known = self._stored.get(key)
-        self._seen[key] = moved(known, per_s)
+        return self._stored.get(key) if known is None else known
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         task_status.started()

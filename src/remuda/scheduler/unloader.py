@@ -15,6 +15,7 @@ from remuda.core.ids import NodeId, ReplicaKey
 from remuda.ops.model import Ending, Kind, NotNeeded, Operation, OpId, Step, UnloadCause
 from remuda.ops.ports import Live
 from remuda.scheduler.load_ops import target_of
+from remuda.scheduler.measured_speed import Rate, TimeTaken, not_timed
 from remuda.scheduler.model import Replica, Replicas, ReplicaState
 from remuda.scheduler.ports import Frontends, ReplicaStore, RoutingTable, WorkerCommands
 from remuda.scheduler.upkeep_rules import used_since
@@ -56,6 +57,7 @@ class Unloader:
         drain: timedelta = DRAIN,
         *,
         may_go: Callable[[Replicas, Replica], bool] = always,
+        took: TimeTaken = not_timed,
     ) -> None:
         self._store = store
         self._worker = worker
@@ -64,6 +66,7 @@ class Unloader:
         self._table = table
         self._drain = drain
         self._may_go = may_go
+        self._took = took
 
     async def unload(self, step: Step) -> Ending:
         """None when it is gone, also when it was gone before."""
@@ -81,7 +84,10 @@ class Unloader:
         replica = going.replica
         if not await self._drained(going) and await self._kept(replica):
             return _USED_AGAIN
+        began_s = anyio.current_time()
         await stop_key(self._worker, replica)
+        if step.attempt <= 1:  # Else it may have been gone before.
+            self._took(Rate.UNLOAD, replica.node, replica.key.model, anyio.current_time() - began_s)
         await self._store.remove(replica)
         return None
 

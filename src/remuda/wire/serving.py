@@ -165,6 +165,7 @@ class PlannedStepView(Message):
     size_bytes: Annotated[Uint64, OMIT_EMPTY] = 0
     bytes_per_s: Annotated[Number | None, OMIT_NONE] = None  # As measured on that node.
     seconds: Annotated[Number | None, OMIT_NONE] = None  # Left out: not known.
+    measured_elsewhere: Annotated[bool, OMIT_EMPTY] = False  # It was done on other nodes only.
 
 
 class NotChosenView(Message):

@@ -33,6 +33,16 @@ def test_plan_with_steps_that_were_not_all_measured() -> None:
     ]
 
 
+def test_steps_that_were_done_before_say_where() -> None:
+    there = UNLOAD.model_copy(update={"seconds": 2})
+    elsewhere = PlannedStepView(action="install", what="llama-cpp", seconds=25, measured_elsewhere=True)
+    lines = list(plan_lines(ModelPlan(model="qwen", node="gpu-1", steps=(there, elsewhere))))
+    assert lines[1:3] == [
+        "  1. unload phi#0 (about 2s, as before on this node)",
+        "  2. install the backend llama-cpp (about 25s, as on other nodes)",
+    ]
+
+
 def test_plan_of_which_nothing_was_measured_says_so() -> None:
     lines = list(plan_lines(ModelPlan(model="qwen", node="gpu-1", steps=(UNLOAD,))))
     assert lines[-2:] == [

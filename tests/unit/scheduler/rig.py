@@ -23,6 +23,7 @@ from remuda.ops.model import OpId, ReplicaTarget, Source, State, Step
 from remuda.scheduler.catalogue import Catalogued, ModelCatalogue, Weights
 from remuda.scheduler.load_ops import load_operation
 from remuda.scheduler.loader import Loader, LoaderDeps, LoadLimits
+from remuda.scheduler.measured_speed import Rate
 from remuda.scheduler.model import Replica, ReplicaState, StoredModel
 from remuda.scheduler.ports import Place
 from remuda.scheduler.stager import Stager
@@ -247,6 +248,7 @@ class Rig:
         self.changes = 0
         self.lost: list[tuple[NodeId, str]] = []
         self.moved_bytes = 0.0
+        self.took: list[tuple[Rate, NodeId, str, float]] = []
         self.phases: list[str] = []
         self.signals = 0
         self.views_of = ObservedNodes()
@@ -284,6 +286,9 @@ class Rig:
     def machine(self) -> Machine:
         return self.machines[0]
 
+    def note_took(self, kind: Rate, node: NodeId, model: str, seconds: float) -> None:
+        self.took.append((kind, node, model, seconds))
+
     async def standings(self) -> Sequence[Standing]:
         return [one.standing(self.clock) for one in self.machines]
 
@@ -313,6 +318,7 @@ class Rig:
                 shared,
                 limits or LoadLimits(),
                 stager,
+                took=self.note_took,
             )
         )
 

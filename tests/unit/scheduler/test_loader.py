@@ -13,6 +13,7 @@ from remuda.ops.model import DoneWithNote, NotNeeded, OpId, Step, UnloadCause, U
 from remuda.scheduler.catalogue import Catalogued
 from remuda.scheduler.load_ops import target_of
 from remuda.scheduler.loader import Loader, LoadLimits
+from remuda.scheduler.measured_speed import Rate
 from remuda.scheduler.model import ReplicaState, StoredModel
 from remuda.scheduler.ports import Place
 from remuda.scheduler.stager import Staged, Stager
@@ -75,6 +76,19 @@ async def test_server_that_speaks_http_can_be_started_with_what_the_model_needs(
     [asked] = rig.worker.installs
     assert (asked.protocol, asked.model_path) == ("http", "org/weights")
     assert asked.options == ("--seed=7", "context_size:4096", "parallel:3")
+
+
+async def test_how_long_an_install_took_is_told_where_the_node_had_to_install(rig: Rig) -> None:
+    rig.worker.takes_s = 30.0
+    await rig.configure(a_model("phi"))
+    _, has = await rig.claimed()
+    await rig.loader().load(has)
+    assert rig.took == []
+    rig.machine.installed = ()
+    _, lacks = await rig.claimed("phi")
+    await rig.loader().load(lacks)
+    assert [(kind, node, model) for kind, node, model, _ in rig.took] == [(Rate.INSTALL, NODE, "phi")]
+    assert rig.took[0][3] == pytest.approx(30, abs=1)
 
 
 async def test_no_address_in_the_answer_means_that_of_the_node(rig: Rig) -> None:

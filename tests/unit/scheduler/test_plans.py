@@ -3,7 +3,7 @@
 from hypothesis import given
 
 from remuda.core.ids import NodeId
-from remuda.scheduler.measured_speed import Expected, MeasuredRate, Rate, RateBook, RateKey
+from remuda.scheduler.measured_speed import Expected, MeasuredRate, Rate, RateBook, RateKey, Took
 from remuda.scheduler.model import Need, NodeOffer
 from remuda.scheduler.placement import place
 from remuda.scheduler.plans import PlannedAction, PlannedStep, replica_plan
@@ -13,7 +13,13 @@ from tests.unit.scheduler.test_placement_properties import fleets, needs
 
 def book(**per_s: float) -> RateBook:
     """Of gpu-1 and the model `other`."""
-    kinds = {"copies": Rate.COPY, "loads": Rate.LOAD, "tokens": Rate.TOKENS}
+    kinds = {
+        "copies": Rate.COPY,
+        "loads": Rate.LOAD,
+        "tokens": Rate.TOKENS,
+        "unloads": Rate.UNLOAD,
+        "installs": Rate.INSTALL,
+    }
     return RateBook.of(
         MeasuredRate(RateKey(kinds[kind], NodeId("id-gpu-1"), "other"), rate, "llama-cpp", 8 * GB)
         for kind, rate in per_s.items()
@@ -49,6 +55,25 @@ def test_where_all_was_measured_the_time_is_told() -> None:
     plan = replica_plan(NEED, [an_offer()], book(loads=GB, tokens=25))
     assert plan.ready_s == 4
     assert plan.speed == Expected(50, "other")
+
+
+def test_unloads_and_an_install_take_what_they_took_before() -> None:
+    offer = an_offer("gpu-1", a_resident("old", 10), a_resident("older", 9), free_gb=0, has_backend=False)
+    need = a_need(weights_bytes=4 * GB, memory_bytes=18 * GB)
+    plan = replica_plan(need, [offer], book(loads=GB, unloads=0.5, installs=0.05))
+    assert [step.took for step in plan.steps] == [Took(2), Took(2), Took(20), None]
+    assert plan.ready_s == 2 + 20 + 4, "replicas are unloaded at the same time"
+
+
+def test_an_install_that_was_never_made_there_takes_what_it_took_elsewhere() -> None:
+    installs = [
+        MeasuredRate(RateKey(Rate.INSTALL, NodeId(f"id-{name}"), "other"), 1 / took_s, backend)
+        for name, took_s, backend in (("a", 10, "llama-cpp"), ("b", 40, "llama-cpp"), ("gpu-1", 5, "vllm"))
+    ]
+    speeds = RateBook.of(installs)
+    assert speeds.install_s(NodeId("id-gpu-1"), "llama-cpp") == Took(25, elsewhere=True)
+    assert speeds.install_s(NodeId("id-gpu-1"), "vllm") == Took(5)
+    assert speeds.install_s(NodeId("id-gpu-1"), "whisper") is None
 
 
 def test_what_was_not_measured_is_not_guessed() -> None:

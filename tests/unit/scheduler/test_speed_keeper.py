@@ -6,7 +6,7 @@ import pytest
 
 from remuda.core.errors import Unavailable
 from remuda.core.ids import NodeId
-from remuda.scheduler.measured_speed import Expected, MeasuredRate, Rate
+from remuda.scheduler.measured_speed import Expected, MeasuredRate, Rate, Took, moved_time
 from remuda.scheduler.speed_keeper import SpeedKeeper
 
 pytestmark = pytest.mark.anyio
@@ -72,3 +72,26 @@ async def test_what_the_store_did_not_take_is_written_later() -> None:
     store.away = False
     await speeds.pass_once()
     assert speeds.known().tokens_per_s(NODE, "qwen", "llama-cpp", 0) == Expected(50.0)
+
+
+async def test_what_took_so_long_is_kept_and_moves_by_half() -> None:
+    speeds = keeper(Kept())
+    speeds.took(Rate.UNLOAD, NODE, "qwen", 2.0)
+    await speeds.pass_once()
+    assert speeds.known().unload_s(NODE, "phi") == Took(2.0)
+    speeds.took(Rate.UNLOAD, NODE, "qwen", 4.0)
+    await speeds.pass_once()
+    assert speeds.known().unload_s(NODE, "qwen") == Took(1 / 0.375)
+
+
+async def test_a_benchmark_counts_for_what_it_is_though_it_is_slower() -> None:
+    speeds = keeper(Kept())
+    speeds.answered(NODE, "qwen", 100, 1.0)
+    await speeds.pass_once()
+    speeds.benchmarked(NODE, "qwen", 40.0)
+    await speeds.pass_once()
+    assert speeds.known().tokens_per_s(NODE, "qwen", "llama-cpp", 0) == Expected(40.0)
+
+
+def test_no_time_at_all_is_told_as_a_little() -> None:
+    assert moved_time(None, 0.0) == 1000.0

@@ -20,6 +20,7 @@ from remuda.ops.model import (
     UnloadReason,
 )
 from remuda.scheduler.load_ops import unload_operation
+from remuda.scheduler.measured_speed import Rate
 from remuda.scheduler.model import Replica, Replicas, ReplicaState
 from remuda.scheduler.unloader import Unloader
 from remuda.wire.models import ModelStop, ModelStopReply, RunningModel
@@ -42,7 +43,9 @@ async def rig() -> Rig:
 
 
 def unloader(rig: Rig) -> Unloader:
-    return Unloader(rig.replicas, rig.worker, rig.frontends, rig.operations.live, rig, DRAIN)
+    return Unloader(
+        rig.replicas, rig.worker, rig.frontends, rig.operations.live, rig, DRAIN, took=rig.note_took
+    )
 
 
 def an_unload(replica: Replica) -> Step:
@@ -103,6 +106,21 @@ async def test_process_that_its_worker_started_in_place_of_a_crashed_one_is_stop
         ("", "10.0.0.5:50101"),
     ]
     assert await rig.rows() == ()
+
+
+async def test_how_long_stopping_took_is_told_once(rig: Rig) -> None:
+    replica = await rig.loaded()
+    rig.worker.stop_takes_s = 3.0
+    rig.worker.stop_trouble = NodeUnreachable("it does not answer")
+    assert isinstance(await unloader(rig).unload(an_unload(replica)), Problem)
+    rig.worker.stop_trouble = None
+    assert await unloader(rig).unload(replace(an_unload(replica), attempt=2)) is None
+    assert rig.took == [], "how much of it was done at the first attempt is not known"
+    other = await rig.loaded("qwen", index=1)
+    assert await unloader(rig).unload(an_unload(other)) is None
+    [(kind, node, model, took_s)] = rig.took
+    assert (kind, node, model) == (Rate.UNLOAD, NODE, "qwen")
+    assert took_s == pytest.approx(3, abs=0.5)
 
 
 async def test_idle_replica_is_marked_stopped_and_forgotten(rig: Rig) -> None:
