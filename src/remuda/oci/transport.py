@@ -331,7 +331,21 @@ def _in_our_words(url: URL, idle_read_s: float) -> Iterator[None]:
     except aiohttp.ClientPayloadError as error:
         raise RegistryFailed(f"{place} broke the connection in the middle of an answer") from error
     except (aiohttp.ClientError, ssl.SSLError, OSError) as error:
-        raise RegistryFailed(f"talking to {place} failed: {type(error).__name__}") from error
+        raise RegistryFailed(f"{place} {_what_broke(error)}") from error
+
+
+def _what_broke(error: Exception) -> str:
+    """After it could be reached."""
+    match error:
+        case aiohttp.ClientResponseError():
+            return "sent an answer that is not valid HTTP"
+        case aiohttp.ServerDisconnectedError():
+            return "closed the connection without an answer"
+        case ssl.SSLError():
+            return f"broke TLS: {error.reason or type(error).__name__}"
+        case OSError():
+            return f"broke the connection: {os_reason(error)}"
+    return f"cannot be understood: {type(error).__name__}"
 
 
 def _not_reached(

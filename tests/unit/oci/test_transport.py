@@ -113,3 +113,29 @@ async def test_a_registry_elsewhere_cannot_send_us_to_this_machine_but_to_what_t
         ):
             assert response.status == 200
         tasks.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (b"this is not HTTP\r\n\r\n", "sent an answer that is not valid HTTP"),
+        (b"", "closed the connection without an answer"),
+    ],
+)
+async def test_a_server_that_breaks_the_protocol_is_told_in_plain_words(answer: bytes, words: str) -> None:
+    async def serve(stream: ByteStream) -> None:
+        async with stream:
+            await stream.receive()
+            if answer:
+                await stream.send(answer)
+
+    listener = await anyio.create_tcp_listener(local_host="127.0.0.1")
+    place = f"127.0.0.1:{listener.extra(SocketAttribute.local_port)}"
+    async with listener, open_transport(Registries()) as transport, anyio.create_task_group() as tasks:
+        tasks.start_soon(listener.serve, serve)
+        with pytest.raises(RegistryFailed) as failed:
+            async with transport.request("GET", URL(f"http://{place}/m.gguf")):
+                pass
+        tasks.cancel_scope.cancel()
+
+    assert failed.value.message == f"{place} {words}"
