@@ -7,7 +7,7 @@ Nothing here waits for anything but the client and the replica that answers.
 import asyncio
 import re
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from itertools import count
 from typing import Final
 
@@ -142,8 +142,7 @@ class InferenceHandler:
         try:
             admitted = await self._admit(request)
             if isinstance(admitted, ReadyAnswer):
-                headers = ((b"content-type", admitted.content_type),)
-                await response.answer(admitted.status, headers, admitted.body)
+                await _send_ready(admitted, response)
                 return
             call, sink = admitted
             if request.line is not None:
@@ -264,6 +263,17 @@ class InferenceHandler:
             tasks.cancel_scope.cancel()
         if failure is not None:
             raise failure
+
+
+async def _send_ready(ready: ReadyAnswer, response: ClientResponse) -> None:
+    if ready.events is None:
+        await response.answer(ready.status, ((b"content-type", ready.content_type),), ready.body)
+        return
+    await response.begin(ready.status, ready.content_type)
+    async with aclosing(ready.events) as events:
+        async for data in events:
+            await response.write(data)
+    await response.finish()
 
 
 async def _watch(request: IncomingRequest) -> None:

@@ -1,6 +1,6 @@
 """What an API offers where a model answers, in the terms that all of them share."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -39,11 +39,12 @@ class ParsedRequest(Protocol):
 
 
 class ReadyAnswer(msgspec.Struct, frozen=True):
-    """A whole answer for which no model is needed."""
+    """An answer for which no model is needed. `events`: it is a stream of these, in place of a body."""
 
     body: bytes
     content_type: bytes = JSON
     status: int = 200
+    events: AsyncGenerator[bytes, None] | None = None
 
 
 class Prepare(Protocol):

@@ -19,12 +19,14 @@ from remuda.core.clock import Clock
 from remuda.core.entropy import Entropy
 from remuda.core.errors import TooLarge
 from remuda.gateway.inference.api import InferenceHandler
+from remuda.gateway.inference.api_format import SSE
 from remuda.gateway.inference.body_errors import InvalidField
 from remuda.gateway.inference.charges import CHARGE
 from remuda.gateway.inference.endpoint import HeaderMap, IncomingRequest, ParsedRequest, ReadyAnswer
-from remuda.gateway.openai.errors import ErrorAnswer
+from remuda.gateway.openai.errors import ErrorAnswer, ErrorDetails
 from remuda.gateway.responses.bodies import GIVEN, Item
 from remuda.gateway.responses.endpoints import ENDPOINT, PATH, ResponsesRequest
+from remuda.gateway.responses.event_log import EventLog
 from remuda.gateway.responses.keeper import BackgroundWork, ResponseKeeper
 from remuda.gateway.responses.kept import drafted, ended_with, items_of, shown
 from remuda.gateway.responses.objects import PREFIX, ResponseHead, ResponseResult, echo_of, error_object
@@ -38,6 +40,17 @@ _LIMITED: Final = "rate_limit_exceeded"
 _LIMITS: Final = frozenset({_LIMITED, "insufficient_quota"})
 _STOPPED: Final = "the frontend that worked on it was stopped; ask again"
 _error: Final = msgspec.json.Decoder(ErrorAnswer)
+
+
+class _Told(msgspec.Struct):
+    """The data of an event `error`."""
+
+    code: str
+    message: str
+    type: str = ""
+
+
+_event_error: Final = msgspec.json.Decoder(_Told)
 
 
 class ResponseDesk:
@@ -102,7 +115,11 @@ class ResponseDesk:
         asked = request.response
         charge, asked.charge = asked.charge, None  # The work's now, and settled with it.
         work = partial(self._work, known, draft, request.headers, charge)
-        self._keeper.start(BackgroundWork(draft.id, work, _failed(draft, error_object(_FAILED, _STOPPED))))
+        log = EventLog() if known.request.stream else None
+        abandoned = _failed(draft, error_object(_FAILED, _STOPPED))
+        self._keeper.start(BackgroundWork(draft.id, work, abandoned, log=log))
+        if log is not None:
+            return ReadyAnswer(b"", SSE, events=log.after(-1))
         return ReadyAnswer(shown(draft))
 
     async def _work(
@@ -120,7 +137,7 @@ class ResponseDesk:
             written.append(ended_with(draft, result))
             return True
 
-        client = _WaitingClient(one.stopped)
+        client = _WaitingClient(one.stopped, one.log)
         kept = msgspec.structs.replace(known, keep=keep)
         endpoint = replace(ENDPOINT, parse=lambda body: kept)
         asked = {"type": "http", "method": "POST", "path": PATH, "headers": list(headers.items())}
@@ -151,8 +168,10 @@ def _failed(draft: StoredResponse, error: bytes) -> StoredResponse:
 class _WaitingClient:
     """Stands for the client of work in the background, as an ASGI application sees one."""
 
-    def __init__(self, leaves: anyio.Event) -> None:
+    def __init__(self, leaves: anyio.Event, log: EventLog | None) -> None:
         self._leaves = leaves
+        self._log = log
+        self._streams = False
         self._asked = False
         self._answer = b""
 
@@ -164,12 +183,20 @@ class _WaitingClient:
         return {"type": "http.disconnect"}
 
     async def send(self, message: Message) -> None:
-        self._answer += message.get("body", b"")
+        if message["type"] == "http.response.start":
+            self._streams = self._log is not None and (b"content-type", SSE) in message["headers"]
+        elif self._streams and self._log is not None:
+            self._log.add(message.get("body", b""))
+        else:
+            self._answer += message.get("body", b"")
 
     def refusal(self) -> bytes:
         """Why there is no answer."""
         try:
-            told = _error.decode(self._answer).error
+            if self._streams and self._log is not None:
+                told: _Told | ErrorDetails = _event_error.decode(self._log.error)
+            else:
+                told = _error.decode(self._answer).error
         except msgspec.DecodeError:
             return error_object(_FAILED, _STOPPED)
         limited = told.type == "rate_limit_error" or told.code in _LIMITS

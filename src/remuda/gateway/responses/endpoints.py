@@ -46,9 +46,6 @@ def parse(body: bytes) -> ResponsesRequest:
     known = decoded(BODY, body, CHOICES)
     if known.background and known.store is False:
         raise InvalidField("background needs store: the answer is fetched from there", "store")
-    if known.background and known.stream:
-        words = "background: what is answered in the background is not streamed"
-        raise InvalidField(words, "stream", hint=f"ask for it with GET {PATH}/ID until it is completed")
     return ResponsesRequest(chat_of(known), known)
 
 

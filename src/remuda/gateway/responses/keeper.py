@@ -13,11 +13,15 @@ from anyio.abc import TaskGroup, TaskStatus
 
 from remuda.core import limits
 from remuda.core.errors import RemudaError
+from remuda.gateway.responses.event_log import EventLog
 from remuda.inference.stored_responses import ResponseStore, StoredResponse
 from remuda.router.loading import Overloaded
 
 log = structlog.get_logger()
 _ENDED_S: Final = 10.0  # For writing down how one ended.
+_SWEEPS_KEPT: Final = 5  # For so many, one a minute, events are known after the end.
+_LOGS_BYTES_MAX: Final = 64 << 20  # Of all of these together.
+_LOG_BYTES: Final = 64 << 10  # Of one, beside its events.
 
 
 @dataclass(eq=False)
@@ -29,6 +33,7 @@ class BackgroundWork:
     work: Callable[["BackgroundWork"], Awaitable[StoredResponse | None]]
     abandoned: StoredResponse  # What it has come to if it is broken off.
     stopped: anyio.Event = field(default_factory=anyio.Event)
+    log: EventLog | None = None  # Of one whose events are told.
 
 
 class ResponseKeeper:
@@ -37,6 +42,7 @@ class ResponseKeeper:
         self._retention = retention
         self._owner_bytes_max = owner_bytes_max
         self._working = dict[str, BackgroundWork]()
+        self._logs = dict[str, EventLog]()  # In the order in which they began.
         self._tasks: TaskGroup | None = None  # While it runs.
 
     async def keep(self, kept: StoredResponse, chain: Collection[str]) -> bool:
@@ -58,7 +64,13 @@ class ResponseKeeper:
     def start(self, one: BackgroundWork) -> None:
         assert self._tasks is not None, "it runs for as long as requests are answered"
         self._working[one.response_id] = one
+        if one.log is not None:
+            self._logs[one.response_id] = one.log
         self._tasks.start_soon(self._work, one)
+
+    def log(self, response_id: str) -> EventLog | None:
+        """Its events, if they are known here."""
+        return self._logs.get(response_id)
 
     def stop(self, response_id: str) -> None:
         """Without effect on one that another frontend works on: it finds out by its lease."""
@@ -80,6 +92,20 @@ class ResponseKeeper:
             del self._working[one.response_id]
             if ended is not None and not one.stopped.is_set():
                 await self._write_down(ended)
+            if one.log is not None:
+                one.log.end(None if one.stopped.is_set() else ended)
+                self._forget_logs()
+
+    def _forget_logs(self, older: int = 0) -> None:
+        """Of responses that have ended: old ones, and those that are too many or too large together."""
+        together = 0
+        for response_id, log in reversed(list(self._logs.items())):
+            if response_id in self._working:
+                continue
+            log.age += older
+            together += log.bytes + _LOG_BYTES
+            if log.age > _SWEEPS_KEPT or together > _LOGS_BYTES_MAX:
+                del self._logs[response_id]
 
     async def _write_down(self, ended: StoredResponse) -> None:
         with anyio.CancelScope(shield=True), anyio.move_on_after(_ENDED_S):
@@ -106,6 +132,7 @@ class ResponseKeeper:
 
     async def _sweep_now_and_then(self) -> None:
         while True:
+            self._forget_logs(1)
             try:
                 if removed := await self.store.sweep(self._retention, self._owner_bytes_max):
                     log.info("responses_removed", count=removed)

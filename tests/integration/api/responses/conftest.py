@@ -73,3 +73,10 @@ async def client(served: Gateway) -> AsyncIterator[AsyncOpenAI]:
 async def http(served: Gateway) -> AsyncIterator[httpx.AsyncClient]:
     async with httpx.AsyncClient(base_url=served.url, trust_env=False, timeout=20, verify=PLAIN) as client:
         yield client
+
+
+@pytest.fixture
+async def elsewhere(database: Database, served: Gateway) -> AsyncIterator[AsyncOpenAI]:
+    """A client of another frontend."""
+    async with keeping(database) as other, client_of(other) as client:
+        yield client

@@ -1,7 +1,6 @@
 """Responses that are kept: conversations go on with them, also on another frontend; they belong to their key,
 go when they are told to, and are worked on in the background."""
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import anyio
@@ -24,13 +23,6 @@ from tests.support.scripted_upstreams import Gateway
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-async def elsewhere(database: Database, served: Gateway) -> AsyncIterator[AsyncOpenAI]:
-    """A client of another frontend."""
-    async with keeping(database) as other, client_of(other) as client:
-        yield client
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -135,7 +135,6 @@ def test_a_conversation_goes_on_where_it_was() -> None:
         ({"max_output_tokens": 0}, "max_output_tokens"),
         ({"top_logprobs": 21}, "top_logprobs"),
         ({"background": True, "store": False}, "store"),
-        ({"background": True, "stream": True}, "stream"),
         ({"metadata": {"a": "x" * 513}}, "metadata"),
     ],
 )
