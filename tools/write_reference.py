@@ -10,8 +10,8 @@ import click
 
 from remuda.assembly.settings import CommonSettings, FrontendSettings, UpSettings, WorkerSettings
 from remuda.cli.exits import MEANINGS
-from remuda.cli.main import root
 from remuda.cli.options import default_text, metavar
+from remuda.cli.verbs import root
 from remuda.core.settings import Described, described
 
 REFERENCE = Path(__file__).resolve().parent.parent / "docs" / "reference"

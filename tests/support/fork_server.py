@@ -38,7 +38,7 @@ _ROOTS = (
     "remuda.assembly.up",
     "remuda.assembly.worker",
     "remuda.assembly.frontend",
-    "remuda.cli.main",
+    "remuda.cli.verbs",
     "uvloop",
 )
 _ROOT = Path(__file__).parents[2]

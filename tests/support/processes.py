@@ -15,7 +15,7 @@ import httpx
 import psutil
 from click.testing import CliRunner, Result
 
-from remuda.cli.main import root
+from remuda.cli.verbs import root
 from remuda.host import tether
 from remuda.host.folder import DataFolder
 from tests.support.fork_server import FORK_SERVER, ForkedProcess

@@ -1,36 +1,18 @@
-"""The command `remuda`: its verbs, and how each of them ends. Verbs import what they need when they run."""
+"""The command `remuda`: how it ends, and the verbs that run until they are stopped. They import what they
+need when they run, and do without the other verbs, which stand in `verbs`.
+"""
 
 import errno
 import gc
 import sys
 from collections.abc import Sequence
 from difflib import get_close_matches
+from importlib import import_module
 from typing import Final, NoReturn
 
 import click
 
 from remuda import __version__
-from remuda.cli import (
-    backend_register,
-    backends,
-    bench,
-    chat,
-    completion,
-    config,
-    doctor,
-    explain,
-    fleet_backends,
-    join_line,
-    keys,
-    leave,
-    logs,
-    model_installs,
-    models,
-    nodes,
-    ops,
-    servers,
-    usage,
-)
 from remuda.cli.argv import hide_secrets_from_argv
 from remuda.cli.commands import NoSuchCommand, Verbs, examples, settings_command
 from remuda.cli.exits import Exit, Interrupted, exit_of, report
@@ -271,38 +253,9 @@ def _say_starting(what: str) -> None:
         click.echo(f"Starting {what} ...", err=True)
 
 
-for backend_verb in (*fleet_backends.VERBS, backend_register.register, backend_register.switch_back):
-    backends.group.add_command(backend_verb)
-for verb in (
-    nodes.group,
-    backends.group,
-    ops.group,
-    keys.group,
-    servers.group,
-    usage.command,
-    models.group,
-    chat.run,
-    model_installs.pull,
-    model_installs.named(models.list_replicas, "ps", "remuda ps"),
-    model_installs.named(models.list_models, "ls", "remuda ls"),
-    model_installs.named(models.list_models, "list", "remuda list", hidden=True),
-    model_installs.named(models.show_model, "show", "remuda show qwen3-8b"),
-    model_installs.named(model_installs.remove, "rm", "remuda rm qwen3-8b"),
-    model_installs.named(models.unload_model, "stop", "remuda stop qwen3-8b"),
-    chat.chat,
-    bench.command,
-    explain.command,
-    join_line.command,
-    leave.command,
-    logs.command,
-    config.group,
-    doctor.command,
-    completion.command,
-):
-    root.add_command(verb)
-
-
 def main() -> NoReturn:
     hide_secrets_from_argv()
     gc.set_threshold(_NEW_OBJECTS)
+    if sys.argv[1:2] == [] or sys.argv[1] not in root.commands:
+        import_module("remuda.cli.verbs")  # Adds them.
     root.main(prog_name="remuda")

@@ -18,7 +18,7 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
 from remuda.cli.exits import Exit
-from remuda.cli.main import root
+from remuda.cli.verbs import root
 from remuda.core.clock import SystemClock
 from remuda.core.sse import SseParser
 from remuda.host.ports import listen

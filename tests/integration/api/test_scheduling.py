@@ -7,7 +7,7 @@ import anyio.to_thread
 import pytest
 from click.testing import CliRunner
 
-from remuda.cli.main import root
+from remuda.cli.verbs import root
 from tests.support.frontends import LiveFrontend
 from tests.support.waiting import wait_until
 

@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 
 from remuda.assembly.frontend import running_frontend
 from remuda.assembly.settings import FrontendSettings
-from remuda.cli.main import root
+from remuda.cli.verbs import root
 from remuda.core import log
 from remuda.fleet.admission import AdmissionPolicy
 from tests.support.logs import log_left_as_it_was

@@ -17,7 +17,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from remuda.cli.exits import Exit
-from remuda.cli.main import root
+from remuda.cli.verbs import root
 from tests.integration.cli.fleet_rig import served
 from tests.support.documented import PAGES, Documented, typed_in
 from tests.support.images import image, layer

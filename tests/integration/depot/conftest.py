@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from remuda.cli.main import root
+from remuda.cli.verbs import root
 from remuda.core.clock import SystemClock
 from remuda.core.entropy import SeededEntropy
 from remuda.core.retry import Backoff

@@ -9,8 +9,8 @@ from click.testing import CliRunner
 from remuda.cli import fleet_backends
 from remuda.cli.client import AdminClient, ApiAnswer
 from remuda.cli.exits import Exit
-from remuda.cli.main import root
 from remuda.cli.target import Target
+from remuda.cli.verbs import root
 from remuda.wire.codec import encode
 from remuda.wire.operations import OpSubmitted
 from remuda.wire.serving import ModelItem, ModelItems

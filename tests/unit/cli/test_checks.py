@@ -18,7 +18,7 @@ from remuda.cli.checks import Patient, examine
 from remuda.cli.exits import Exit
 from remuda.cli.findings import Finding, Level, ok
 from remuda.cli.invocation import ClientOptions
-from remuda.cli.main import root
+from remuda.cli.verbs import root
 from remuda.core.clock import SystemClock
 from remuda.core.errors import Unavailable
 from remuda.host.folder import DataFolder, write_json

@@ -8,7 +8,7 @@ from click.testing import CliRunner, Result
 
 from remuda.assembly.settings import UpSettings, WorkerSettings
 from remuda.cli.exits import Exit
-from remuda.cli.main import root
+from remuda.cli.verbs import root
 
 
 @pytest.fixture

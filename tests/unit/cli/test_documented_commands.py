@@ -9,7 +9,7 @@ import click
 import pytest
 from tools.long_tests import PARTS
 
-from remuda.cli.main import root
+from remuda.cli.verbs import root
 from tests.support.documented import PAGES, ROOT, Documented, named_in, typed_in
 from tests.unit.cli.test_main import verbs
 

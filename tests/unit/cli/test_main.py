@@ -17,7 +17,8 @@ from remuda.cli import suggestions
 from remuda.cli.commands import ListByDefault
 from remuda.cli.completion import script
 from remuda.cli.exits import MEANINGS, Exit, exit_of
-from remuda.cli.main import Root, root
+from remuda.cli.main import Root
+from remuda.cli.verbs import root
 from remuda.core.errors import (
     Conflict,
     Forbidden,
@@ -67,7 +68,7 @@ def found(path: tuple[str, ...]) -> click.Command:
 
 
 def test_asking_for_help_imports_nothing_slow() -> None:
-    code = "import remuda.cli.main, sys; print(*sys.modules)"
+    code = "import remuda.cli.verbs, sys; print(*sys.modules)"
 
     loaded = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
@@ -150,7 +151,7 @@ def test_a_start_that_cannot_succeed_is_refused_before_anything_slow_is_imported
 ) -> None:
     (tmp_path / "file").touch()
     given = [option.format(tmp_path) for option in ("--data-dir", "{0}/data", "--port", "0", *options)]
-    program = "import sys\nfrom remuda.cli.main import root\n" + dedent("""
+    program = "import sys\nfrom remuda.cli.verbs import root\n" + dedent("""
         try:
             root.main(sys.argv[1:])
         finally:
@@ -340,7 +341,7 @@ def test_a_worker_that_cannot_start_is_refused_before_anything_slow_is_imported(
     arguments: list[str], said: str, tmp_path: Path
 ) -> None:
     code = (
-        "import sys; from remuda.cli.main import root\n"
+        "import sys; from remuda.cli.verbs import root\n"
         "try: root.main()\n"
         "finally: print('remuda.assembly.worker' in sys.modules, 'aiohttp' in sys.modules)"
     )

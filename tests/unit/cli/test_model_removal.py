@@ -8,9 +8,9 @@ from click.testing import CliRunner
 from remuda.cli import model_installs, ops_wait
 from remuda.cli.client import AdminClient, ApiAnswer
 from remuda.cli.exits import Exit
-from remuda.cli.main import root
 from remuda.cli.ops_state import Picture
 from remuda.cli.target import Target
+from remuda.cli.verbs import root
 from remuda.gateway.attention import FRONTENDS
 from remuda.wire.codec import encode
 from remuda.wire.operations import OpView, ProblemView

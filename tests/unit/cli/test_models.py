@@ -15,11 +15,11 @@ from remuda.cli import model_arguments, model_installs, models, ops_wait
 from remuda.cli.chat import ChatReply, _about, _pieces
 from remuda.cli.client import AdminClient, ApiAnswer
 from remuda.cli.invocation import ClientOptions
-from remuda.cli.main import root
 from remuda.cli.model_arguments import added_line
 from remuda.cli.model_files import local_model, models_folder
 from remuda.cli.model_tables import model_table, replica_table, size
 from remuda.cli.target import Target
+from remuda.cli.verbs import root
 from remuda.core.errors import Conflict, Invalid, NotFound, PeerFailed
 from remuda.host.folder import DataFolder, write_json
 from remuda.models.reading import read_model
