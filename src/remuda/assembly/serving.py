@@ -572,6 +572,7 @@ class ServingRig:
             unloads,
             self._peers.everywhere,
             self._keeper,
+            self._routing.chooser.hot_spots,
         )
         return ReplicaKeeper(deps)
 

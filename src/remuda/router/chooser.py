@@ -3,7 +3,8 @@ each other what is new to them; what they are told they tell nobody.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import anyio
@@ -53,6 +54,38 @@ class PrefixFigures:
         self.guarded = defaultdict[str, int](int)  # Requests whose replica was too busy.
 
 
+HOT_LEAST_S: Final = 30.0  # So long a replica is too busy for its prompts before one more is wanted.
+_HOT_GAP_S: Final = 30.0  # What is not seen again within this time is over.
+
+
+@dataclass(slots=True)
+class _HotSpot:
+    replicas: int
+    since_s: float
+    last_s: float
+
+
+class HotSpots:
+    """Models of which a replica is too busy for the prompts whose beginning it has, again and again. One more
+    replica begins another count."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, _HotSpot] = {}
+
+    def note(self, model: str, replicas: int, now_s: float) -> None:
+        seen = self._seen.get(model)
+        if seen is None or seen.replicas != replicas or now_s - seen.last_s > _HOT_GAP_S:
+            self._seen[model] = _HotSpot(replicas, now_s, now_s)
+        else:
+            seen.last_s = now_s
+
+    def lasting(self, now_s: float) -> Mapping[str, int]:
+        """With how many replicas each has been too few for long."""
+        self._seen = {name: one for name, one in self._seen.items() if now_s - one.last_s <= _HOT_GAP_S}
+        hot = self._seen.items()
+        return {name: one.replicas for name, one in hot if one.last_s - one.since_s >= HOT_LEAST_S}
+
+
 class ReplicaChooser:
     """`run` it once; what is chosen costs no wait."""
 
@@ -60,6 +93,7 @@ class ReplicaChooser:
         self._tables = tables
         self._clock = clock
         self.figures = PrefixFigures()
+        self._hot = HotSpots()
         self._trees = defaultdict[str, PrefixTree](PrefixTree)
         self._untold: list[SeenPrompt] = []
         self._frontend = frontend
@@ -87,7 +121,15 @@ class ReplicaChooser:
             lambda place: tree.weight(ids[place], now_s),
             balance_of(config),
         )
-        return None if found is None else (routes[found[0]], found[1])
+        if found is None:
+            return None
+        if found[1] == GUARDED:
+            self._hot.note(config.id, len(routes), now_s)
+        return routes[found[0]], found[1]
+
+    def hot_spots(self) -> Mapping[str, int]:
+        """Models that need one more replica, and how many they have."""
+        return self._hot.lasting(self._clock.monotonic())
 
     def by_session(
         self, config: ModelConfig, routes: Sequence[Route], load: Callable[[Route], int], session: str

@@ -27,7 +27,8 @@ _PASSING_MOST: Final = timedelta(seconds=30)  # Where waiting helps.
 
 @dataclass(frozen=True, slots=True)
 class GoalInputs:
-    """`busy_since`: when all replicas of a model were first seen busy, of those that still are."""
+    """`busy_since`: when all replicas of a model were first seen busy, of those that still are. `hot`: models
+    of which one replica has long been too busy for the prompts that it knows, and how many they had then."""
 
     now: datetime
     configs: Mapping[str, ModelConfig]  # By name, without aliases and disabled ones.
@@ -35,6 +36,7 @@ class GoalInputs:
     nodes: Mapping[NodeId, ObservedNode]
     in_flight: Callable[[ReplicaKey], int] = lambda key: 0
     busy_since: Mapping[str, datetime] = field(default_factory=dict)
+    hot: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,12 +152,18 @@ def _for_load(
     busy_since: Mapping[str, datetime],
     around: GoalInputs,
 ) -> list[AddReplica]:
-    """One more where all have been busy for a while, and none is on its way."""
-    since = busy_since.get(name)
-    at_most = config.max_replicas and len(counted) >= config.max_replicas
-    if since is None or at_most or config.everywhere or around.now - since < BUSY_FOR:
+    """One more where all have been busy for a while, or one has been too busy for long, and none is on its
+    way."""
+    if config.everywhere or (config.max_replicas and len(counted) >= config.max_replicas):
         return []
-    return [AddReplica(name, f"all {len(counted)} are busy", len(counted), evicts=False)]
+    since = busy_since.get(name)
+    if since is not None and around.now - since >= BUSY_FOR:
+        return [AddReplica(name, f"all {len(counted)} are busy", len(counted), evicts=False)]
+    loaded = all(row.state is ReplicaState.LOADED for row in counted)
+    if not counted or not loaded or around.hot.get(name) != len(counted):
+        return []
+    why = f"one of {len(counted)} is too busy for the prompts whose beginning it has read"
+    return [AddReplica(name, why, len(counted), evicts=False)]
 
 
 def _surplus(config: ModelConfig, counted: Sequence[Replica], around: GoalInputs) -> list[RemoveReplica]:

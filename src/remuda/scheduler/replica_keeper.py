@@ -59,7 +59,7 @@ class ReplicaPlaces(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class KeeperDeps:
-    """`in_flight` counts over all frontends."""
+    """`in_flight` counts over all frontends. `hot`: see GoalInputs."""
 
     replicas: ReplicaRows
     scheduling: SchedulingStore
@@ -69,6 +69,7 @@ class KeeperDeps:
     unloads: UnloadRequests
     in_flight: Callable[[ReplicaKey], int]
     table: RoutingTable
+    hot: Callable[[], Mapping[str, int]] = dict
 
 
 class ReplicaKeeper:
@@ -110,6 +111,7 @@ class ReplicaKeeper:
                 nodes,
                 self._deps.in_flight,
                 self._busy_since,
+                self._deps.hot(),
             )
         )
         self._busy_since = found.busy_since

@@ -6,7 +6,7 @@ import pytest
 from remuda.core.ids import FrontendId
 from remuda.models.config import ModelConfig
 from remuda.router.affinity import PREFIX
-from remuda.router.chooser import ReplicaChooser
+from remuda.router.chooser import HotSpots, ReplicaChooser
 from remuda.router.live_table import Tables
 from remuda.router.table import RoutedModel
 from tests.support.scripted_upstreams import route_to, table
@@ -61,3 +61,35 @@ def test_figures_tell_how_much_was_cached() -> None:
     one.sent(ROUTES[2], WINDOWS[:5], "")
     one.sent(ROUTES[2], WINDOWS, "")
     assert (one.figures.windows["qwen"], one.figures.matched["qwen"]) == (15, 5)
+
+
+def test_hot_spot_is_one_that_lasts_and_another_replica_begins_it_anew() -> None:
+    hot = HotSpots()
+    for at_s in (0.0, 20.0):
+        hot.note("qwen", 2, at_s)
+    assert hot.lasting(20.0) == {}
+    hot.note("qwen", 2, 30.0)
+    assert hot.lasting(31.0) == {"qwen": 2}
+    hot.note("qwen", 3, 32.0)
+    assert hot.lasting(33.0) == {}
+    for at_s in (50.0, 62.0):
+        hot.note("qwen", 3, at_s)
+    assert hot.lasting(62.0) == {"qwen": 3}
+    assert hot.lasting(93.0) == {}, "it is over"
+    hot.note("qwen", 3, 94.0)
+    assert hot.lasting(94.0) == {}
+
+
+def test_replica_that_is_too_busy_for_its_prompts_makes_a_hot_spot() -> None:
+    one = chooser(SharedLines(), "f-1")
+    clock = one._clock
+    assert isinstance(clock, HandClock)
+    one.sent(ROUTES[2], WINDOWS, "")
+    for _ in range(4):
+        one.by_prefix(MODEL, ROUTES, lambda route: 0, WINDOWS)
+        assert one.hot_spots() == {}
+        clock.passed_s += 10.0
+    for _ in range(4):
+        one.by_prefix(MODEL, ROUTES, lambda route: 9 if route is ROUTES[2] else 0, WINDOWS)
+        clock.passed_s += 10.0
+    assert one.hot_spots() == {"qwen": 3}

@@ -46,6 +46,7 @@ def look(
     busy: Mapping[ReplicaKey, int] | None = None,
     before: Goals | None = None,
     now: datetime = NOON,
+    hot: int = 0,
 ) -> Goals:
     return goals(
         GoalInputs(
@@ -55,6 +56,7 @@ def look(
             {view.standing.node.id: view for view in nodes or (a_view(), a_view("gpu-2"))},
             lambda key: (busy or {}).get(key, 0),
             {} if before is None else before.busy_since,
+            {model.id: hot},
         )
     )
 
@@ -209,3 +211,14 @@ def test_cooldown_grows_and_ends_when_the_fleet_changes() -> None:
     assert not cools_down(None, NOON, "fleet")
     busy = cooldown_after(cooldown, NOON, "fleet", "busy", waiting_helps=True)
     assert busy.until - NOON == timedelta(seconds=30)
+
+
+def test_one_more_is_added_where_one_replica_is_long_too_busy_for_its_prompts() -> None:
+    two = (a_row("qwen", 0), a_row("qwen", 1, on="gpu-2"))
+    [added] = look(config(max_replicas=3), *two, hot=2).add
+    assert (added.beside, added.evicts) == (2, False)
+    assert "too busy for the prompts" in added.why
+    assert look(config(max_replicas=2), *two, hot=2).add == ()
+    assert look(config(max_replicas=3), *two, hot=1).add == (), "that was before the last was added"
+    coming = (two[0], a_row("qwen", 1, on="gpu-2", state=ReplicaState.LOADING))
+    assert look(config(max_replicas=3), *coming, hot=2).add == ()
