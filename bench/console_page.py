@@ -91,13 +91,16 @@ class Fleet:
             "whole": True,
         }
 
+    def attention(self) -> list[dict[str, Any]]:
+        return []
+
     def snapshot(self) -> str:
         body = {
             "nodes": [self.node(number) for number in range(self.nodes)],
             "operations": [self.operation(number) for number in range(self.operations)],
             "models": [],
             "replicas": [],
-            "attention": [],
+            "attention": self.attention(),
         }
         return _event("snapshot", body)
 

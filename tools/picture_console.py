@@ -29,8 +29,11 @@ MACHINES: Final = (
     ("gaming-pc", "nvidia", (24, 6), (64, 38), (1863, 702), {"room": "study"}),
     ("mac-mini", "apple", (0, 0), (32, 19), (494, 187), {"room": "study"}),
     ("spark", "nvidia", (119, 71), (119, 71), (3726, 2980), {"room": "lab"}),
-    ("cloud-l40s", "nvidia", (45, 12), (180, 133), (1024, 611), {"zone": "cloud"}),
+    ("cloud-l40s", "nvidia", (90, 55), (180, 133), (1024, 611), {"zone": "cloud"}),
 )
+# GPUs with memories of their own, of machines that have several: GiB, and what is free of it.
+GPUS: Final = {"cloud-l40s": ((45, 12), (45, 43))}
+BOOT: Final = "boot-1"
 WAITING: Final = "old-laptop"
 QUESTION: Final = "How do I see whether a model fits before I load it?"
 ANSWER: Final = (
@@ -62,6 +65,8 @@ def join(frontend: Frontend) -> None:
     """All are approved but one."""
     for name, vendor, vram, ram, disk, labels in MACHINES:
         body = {**facts(name, vendor, vram, ram, disk), "labels": {**labels, "node.arch": "arm64"}}
+        if name in GPUS:
+            body["remuda"] = {"boot_id": BOOT}
         node = _registered(frontend, body)
         frontend.ask("POST", f"/api/nodes/{node}/approve").raise_for_status()
         frontend.ask("PATCH", f"/api/nodes/{node}/labels", labels).raise_for_status()
@@ -71,13 +76,22 @@ def join(frontend: Frontend) -> None:
 def beat(frontend: Frontend) -> None:
     known = frontend.nodes()
     for name, _, vram, ram, disk, _ in MACHINES:
-        figures = {
+        figures: Json = {
             "available_vram": vram[1] * GIB,
             "available_ram": ram[1] * GIB,
             "available_disk": disk[1] * GIB,
         }
+        if name in GPUS:
+            figures["report"] = {"boot_id": BOOT, "sequence": 1, "gpus": gpus_of(name)}
         path = f"/api/node/{known[name]['id']}/heartbeat"
         frontend.ask("POST", path, figures, key=TOKEN).raise_for_status()
+
+
+def gpus_of(name: str) -> list[Json]:
+    return [
+        {"index": index, "total_vram": total * GIB, "available_vram": free * GIB, "name": "NVIDIA L40S"}
+        for index, (total, free) in enumerate(GPUS[name])
+    ]
 
 
 def _registered(frontend: Frontend, body: Json) -> str:
@@ -94,13 +108,12 @@ def demo_fleet() -> Iterator[Frontend]:
             frontend.ask("POST", f"/api/nodes/{own['id']}/approve").raise_for_status()
         frontend.wait_for(OWN)
         add_echo(frontend, "qwen3-8b", "echo_token_rate:40")
-        join(frontend)
 
         def loaded() -> bool:
-            beat(frontend)
             return chat(frontend, "qwen3-8b", "hello").is_success
 
         wait_until_blocking(loaded, within=60, what="a model that answers")
+        join(frontend)
         beat(frontend)
         yield frontend
 

@@ -11,8 +11,8 @@ export interface Series {
 }
 
 const TITLES: Record<string, { title: string; unit: Series['unit'] }> = {
-  used_ram: { title: 'Memory used', unit: 'bytes' },
-  used_vram: { title: 'GPU memory used', unit: 'bytes' },
+  used_ram: { title: 'Memory', unit: 'bytes' },
+  used_vram: { title: 'GPU memory', unit: 'bytes' },
   free_disk: { title: 'Disk free', unit: 'bytes' },
   in_flight: { title: 'Requests in flight', unit: 'count' },
   tokens_per_s: { title: 'Tokens per second', unit: 'rate' },
