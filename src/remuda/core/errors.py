@@ -214,6 +214,10 @@ class NodeUnreachable(PeerFailed):
     code = "node_unreachable"
 
 
+class NoAnswerYet(NodeUnreachable):
+    """It was reached, and may still be at work on the answer."""
+
+
 class BackendFailed(PeerFailed):
     """A backend's process did not become ready, or did not stay up."""
 

@@ -16,7 +16,7 @@ import anyio
 import structlog
 
 from remuda.core.clock import Clock
-from remuda.core.errors import NodeUnreachable, NotFound, PeerFailed, RemudaError
+from remuda.core.errors import NoAnswerYet, NodeUnreachable, NotFound, PeerFailed, RemudaError
 from remuda.core.ids import MachineId, NodeId
 from remuda.fleet.health import Standing
 from remuda.fleet.identity import NodeTokens
@@ -56,6 +56,7 @@ log = structlog.get_logger(__name__)
 
 _VALID: Final = timedelta(minutes=15)  # Of an address, to begin with; what has begun goes on.
 HASHED_AT_ONCE_MAX: Final = 2
+READ_ASKED_MAX: Final = 12  # Of a node that reads a file: even a disk of 5 MB/s is done by then.
 _FILES_AT_ONCE: Final = 500  # In one request: a message has its bounds.
 _COMING_S: Final = 8  # For the first byte at a node that is about to fetch the file itself.
 _FRONTENDS_MAX: Final = 3
@@ -118,6 +119,31 @@ async def with_hashes(
     if failures:
         raise failures[0]
     return found
+
+
+async def read_at_node(
+    file: NeededFile, giving: Callable[[], Awaitable[Sequence[Node]]], push: FilePush
+) -> str:
+    """A node that is still up is asked again: it goes on reading meanwhile, however slow its disk is. When it
+    is not, the next one that has the file reads it."""
+    for turn in range(READ_ASKED_MAX):
+        nodes = await giving()
+        if not nodes:
+            raise _no_giver(file)
+        try:
+            return await push.sha256(nodes[0], file.path, file.size)
+        except NoAnswerYet as error:
+            log.info("file_still_read", file=file.path, node=nodes[0].name, asked=turn + 1)
+            failure = StagingFailed(error.message, hint=error.hint)
+        except RemudaError as error:
+            raise StagingFailed(error.message, hint=error.hint) from error
+    raise failure
+
+
+def _no_giver(file: NeededFile) -> StagingFailed:
+    return StagingFailed(
+        f"no node that has {file.path} can be reached now", hint="try again when one of them is back"
+    )
 
 
 class Stager:
@@ -267,16 +293,14 @@ class Stager:
 
     async def _sha256_at_node(self, step: Step, file: NeededFile, receiver: Node) -> str:
         """Of a file that only nodes have: one of them reads it, and remembers what it has read."""
-        giving = givers(file, list((await self._views()).values()), receiver)
-        if self._deps.push is None or not giving:
-            raise StagingFailed(
-                f"no node that has {file.path} can be reached now", hint="try again when one of them is back"
-            )
         self._deps.progress.tell(step, self._hashing(step, file, 0))
-        try:
-            return await self._deps.push.sha256(giving[0].node, file.path, file.size)
-        except RemudaError as error:
-            raise StagingFailed(error.message, hint=error.hint) from error
+
+        async def giving() -> Sequence[Node]:
+            return [one.node for one in givers(file, list((await self._views()).values()), receiver)]
+
+        if self._deps.push is None:
+            raise _no_giver(file)
+        return await read_at_node(file, giving, self._deps.push)
 
     def _hashing(self, step: Step, file: NeededFile, done_bytes: int) -> InstallProgress:
         return InstallProgress(

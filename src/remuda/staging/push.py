@@ -18,7 +18,7 @@ from pydantic import SecretStr
 from yarl import URL
 
 from remuda.core.entropy import Entropy
-from remuda.core.errors import Invalid, NodeUnreachable, PeerFailed
+from remuda.core.errors import Invalid, NoAnswerYet, NodeUnreachable, PeerFailed
 from remuda.core.os_errors import os_reason
 from remuda.core.reach import host_and_port
 from remuda.host.outbound import NodeResolver
@@ -112,7 +112,8 @@ class FilePusher:
 
     async def sha256(self, server: FileServerAddress, key: str, size: int) -> str:
         """Of a whole file that the worker has, which it reads if it has to. FileRefused when it has none of
-        this size there, NodeUnreachable when it does not answer."""
+        this size there, NodeUnreachable when it does not answer; NoAnswerYet while it may still be reading,
+        with which it goes on."""
         try:
             with anyio.fail_after(_answered_within_s(size)):
                 async with self._session.head(
@@ -120,7 +121,8 @@ class FilePusher:
                 ) as reply:
                     there = remote_state(reply.status, reply.headers)
         except _BROKEN as error:
-            raise NodeUnreachable(
+            late = isinstance(error, TimeoutError) and not isinstance(error, aiohttp.ClientError)
+            raise (NoAnswerYet if late else NodeUnreachable)(
                 f"{server.node} at {server.address} does not say what {key} is: {_words(error)}",
                 hint="check that its worker runs and that this port is open to the frontend",
             ) from error

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import anyio
 import pytest
+from anyio.abc import SocketAttribute
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import SecretStr
 
 from remuda.core.entropy import SystemEntropy
-from remuda.core.errors import Invalid, NodeUnreachable
+from remuda.core.errors import Invalid, NoAnswerYet, NodeUnreachable
 from remuda.core.retry import Backoff
 from remuda.staging import push_rules as limits
 from remuda.staging.push import FilePusher, FileRefused, FileServerAddress, LocalFile, PushedFile, open_pusher
@@ -79,6 +80,19 @@ async def test_what_a_worker_has_is_told_by_its_hash(
         await pusher.sha256(server_of(peer, "wrong"), KEY, TOTAL)
     with pytest.raises(NodeUnreachable, match=r"gpu-2 at 127\.0\.0\.1:1 does not say"):
         await pusher.sha256(FileServerAddress("gpu-2", "127.0.0.1:1"), KEY, TOTAL)
+
+
+async def test_a_worker_that_is_still_reading_is_not_taken_for_one_that_is_gone(
+    pusher: FilePusher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "ANSWER_S", 0.2)
+    async with await anyio.create_tcp_listener(local_host="127.0.0.1") as silent:
+        port = silent.extra(SocketAttribute.local_port)
+        with pytest.raises(NoAnswerYet, match="gpu-1 at 127"):
+            await pusher.sha256(FileServerAddress("gpu-1", f"127.0.0.1:{port}"), KEY, TOTAL)
+    with pytest.raises(NodeUnreachable) as refused:
+        await pusher.sha256(FileServerAddress("gpu-1", "127.0.0.1:1"), KEY, TOTAL)
+    assert not isinstance(refused.value, NoAnswerYet)
 
 
 async def test_a_file_is_pushed_once(peer: LocalAiFiles, pusher: FilePusher, file: LocalFile) -> None:
