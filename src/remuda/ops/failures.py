@@ -55,9 +55,9 @@ _HINT: Final = "fix the cause, then retry"
 _DEFECT_CHARS_MAX: Final = 400
 
 
-def answered(problem: Problem | None) -> bool:
+def answered(problem: Problem) -> bool:
     """Whether the worker itself said that the install or upgrade failed."""
-    return problem is not None and problem.code in _WORKERS_OWN
+    return problem.code in _WORKERS_OWN
 
 
 def start_failed(problem: Problem | None) -> bool:

@@ -111,7 +111,9 @@ def _contradicted(step: Step) -> bool:
     """Whether the worker answered the last attempt with a failure. Its list does not overrule that: files may
     be in place although their process does not start. The answer to a later attempt does, and so does a
     proof, where one follows. What is to be removed is gone when it is not listed, whatever was said."""
-    return step.kind is not Kind.REMOVE and not step.proves and answered(step.problem)
+    if step.problem is None or step.kind is Kind.REMOVE or step.proves:
+        return False
+    return answered(step.problem)
 
 
 def _goal_met(step: Step, seen: Observation) -> StepReason | None:

@@ -29,10 +29,9 @@ from remuda.ops.model import DoneWithNote, Ending, Kind, NotNeeded, Step
 from remuda.scheduler.catalogue import Catalogued, ModelCatalogue, names_file
 from remuda.scheduler.load_ops import target_of
 from remuda.scheduler.measured_speed import MoveTimed, Rate, TimeTaken, not_timed
-from remuda.scheduler.model import HTTP, Replica, ReplicaState, endpoint_of, worker_endpoint
+from remuda.scheduler.model import HTTP, Place, Replica, ReplicaState, endpoint_of, worker_endpoint
 from remuda.scheduler.ports import (
     LoadProgress,
-    Place,
     ReplicaEngine,
     ReplicaStore,
     RoutingTable,

@@ -12,6 +12,7 @@ from remuda.core.ids import BootId, FrontendId, NodeId, ReplicaKey
 from remuda.fleet.identity import NodeTokens
 from remuda.fleet.model import Node
 from remuda.inference.model import ReplicaEndpoint
+from remuda.models.config import CONTEXT_FALLBACK
 from remuda.models.files import Manifest
 from remuda.models.memory import NO_MEMORY, MemoryUse
 from remuda.ops.model import OpId, UnloadReason
@@ -321,3 +322,13 @@ def why_stopped(replica: Replica, report: Report | None) -> str:
         return ""
     same = (one for one in report.stopped if one.instance == replica.instance)
     return next((one.why for one in same if replica.key == (one.model_id, one.replica_index)), "")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a model's files are on the node that loads it, and what follows from them and from the node."""
+
+    models_path: str = ""  # The folder of models there; empty: not known, so none can be named.
+    model_file: str = ""  # The model's own file or folder; empty: the backend finds it by itself.
+    context: int = CONTEXT_FALLBACK  # Tokens, where the file has been looked at.
+    threads: int = 0  # For a model that names none; 0: its worker's backend knows better.

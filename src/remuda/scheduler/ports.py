@@ -1,7 +1,6 @@
 """What the scheduler needs of the store, of workers and of backends."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Protocol
@@ -9,23 +8,13 @@ from typing import Protocol
 from remuda.core.ids import FrontendId, NodeId, ReplicaKey
 from remuda.fleet.model import Node
 from remuda.inference.model import ReplicaEndpoint
-from remuda.models.config import CONTEXT_FALLBACK, ModelConfig
+from remuda.models.config import ModelConfig
 from remuda.models.files import NeededFile
 from remuda.ops.model import Operation, Step
-from remuda.scheduler.model import Renaming, Replica, Replicas, StoredModel
+from remuda.scheduler.model import Place, Renaming, Replica, Replicas, StoredModel
 from remuda.wire.backends import BackendInstall, BackendInstallReply, BackendListReply, InstallProgress
 from remuda.wire.files import FilesDrop, FilesDropReply, FilesFetch, FilesFetchReply, WantedFile
 from remuda.wire.models import ModelsRunningReply, ModelStop, ModelStopReply
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where a model's files are on the node that loads it, and what follows from them and from the node."""
-
-    models_path: str = ""  # The folder of models there; empty: not known, so no path can be told.
-    model_file: str = ""  # The model's own file or folder; empty: the backend finds it by itself.
-    context: int = CONTEXT_FALLBACK  # Tokens, where the file has been looked at.
-    threads: int = 0  # For a model that names none; 0: its worker's backend knows better.
 
 
 class ReplicaStore(Protocol):

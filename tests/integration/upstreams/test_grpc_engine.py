@@ -14,7 +14,7 @@ from remuda.core.errors import BackendFailed, NodeUnreachable
 from remuda.inference.model import ReplicaEndpoint
 from remuda.models.config import ModelConfig
 from remuda.rpc import backend_pb2 as pb
-from remuda.scheduler.ports import Place
+from remuda.scheduler.model import Place
 from remuda.upstreams.grpc.engine import GrpcEngine
 from remuda.upstreams.http.client import Pool
 from tests.integration.backends.programs import running

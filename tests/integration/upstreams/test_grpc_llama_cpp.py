@@ -12,7 +12,7 @@ from remuda.core.entropy import SeededEntropy
 from remuda.inference.model import ReplicaEndpoint, RequestKind
 from remuda.inference.requests import ChatRequest, TokenizeRequest
 from remuda.models.config import ModelConfig
-from remuda.scheduler.ports import Place
+from remuda.scheduler.model import Place
 from remuda.upstreams.grpc.engine import GrpcEngine
 from remuda.upstreams.grpc.upstream import GrpcUpstream, SharedTranslation
 from remuda.upstreams.http.client import Pool

@@ -11,7 +11,7 @@ from remuda.core.clock import SystemClock
 from remuda.core.entropy import SeededEntropy
 from remuda.inference.model import ReplicaEndpoint
 from remuda.models.config import ModelConfig
-from remuda.scheduler.ports import Place
+from remuda.scheduler.model import Place
 from remuda.upstreams.grpc.engine import GrpcEngine
 from remuda.upstreams.grpc.upstream import GrpcUpstream, SharedTranslation
 from remuda.upstreams.http.client import Pool

@@ -7,7 +7,7 @@ import pytest
 from remuda.core.errors import BackendFailed
 from remuda.inference.failures import Fault, UpstreamFailed
 from remuda.inference.model import ReplicaEndpoint
-from remuda.scheduler.ports import Place
+from remuda.scheduler.model import Place
 from remuda.upstreams.grpc.engine import GrpcEngine
 from remuda.upstreams.http.client import Pool
 from tests.integration.peers.conftest import Running, Start, start

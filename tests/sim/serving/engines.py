@@ -9,7 +9,7 @@ from remuda.inference.answers import AnswerFormat, AnswerSink
 from remuda.inference.failures import Fault, UpstreamFailed
 from remuda.inference.model import InferenceCall, ReplicaEndpoint
 from remuda.models.config import ModelConfig
-from remuda.scheduler.ports import Place
+from remuda.scheduler.model import Place
 from remuda.wire.models import ModelsRunningReply
 from tests.sim.serving.workers import Process
 from tests.sim.serving.world import ServingWorld

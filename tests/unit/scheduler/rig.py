@@ -24,8 +24,7 @@ from remuda.scheduler.catalogue import Catalogued, ModelCatalogue, Weights
 from remuda.scheduler.load_ops import load_operation
 from remuda.scheduler.loader import Loader, LoaderDeps, LoadLimits
 from remuda.scheduler.measured_speed import Rate
-from remuda.scheduler.model import Replica, ReplicaState, StoredModel
-from remuda.scheduler.ports import Place
+from remuda.scheduler.model import Place, Replica, ReplicaState, StoredModel
 from remuda.scheduler.stager import Stager
 from remuda.store.ops import SqlOpStore
 from remuda.store.replicas import SqlModelStore, SqlReplicaStore

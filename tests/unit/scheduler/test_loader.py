@@ -14,8 +14,7 @@ from remuda.scheduler.catalogue import Catalogued
 from remuda.scheduler.load_ops import target_of
 from remuda.scheduler.loader import Loader, LoadLimits
 from remuda.scheduler.measured_speed import Rate
-from remuda.scheduler.model import ReplicaState, StoredModel
-from remuda.scheduler.ports import Place
+from remuda.scheduler.model import Place, ReplicaState, StoredModel
 from remuda.scheduler.stager import Staged, Stager
 from remuda.scheduler.worker_calls import Installing
 from remuda.wire.backends import BackendInstallReply

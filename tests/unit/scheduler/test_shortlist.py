@@ -12,11 +12,12 @@ from remuda.core.ids import NodeId
 from remuda.core.slices import at_once, slice_count
 from remuda.fleet.verdicts import ObservedNode
 from remuda.models.files import NeededFile
+from remuda.models.gguf import all_parts
 from remuda.models.memory import MemoryUse
 from remuda.scheduler import shortlist
 from remuda.scheduler.backend_supply import Supply
 from remuda.scheduler.eviction import Turn
-from remuda.scheduler.facts import PlacementFacts, ReportPaths, all_parts, is_among
+from remuda.scheduler.facts import PlacementFacts, ReportPaths, is_among
 from remuda.scheduler.measured_memory import MemoryBook, MemoryKey
 from remuda.scheduler.measured_speed import MeasuredRate, Rate, RateBook, RateKey
 from remuda.scheduler.model import Need, NodeOffer, Placed, Replica, ReplicaState, Unplaceable

@@ -4,7 +4,7 @@ import pytest
 
 from remuda.models.config import ModelConfig
 from remuda.rpc import backend_pb2 as pb
-from remuda.scheduler.ports import Place
+from remuda.scheduler.model import Place
 from remuda.upstreams.grpc.loading import model_options
 from tests.support.grpc_calls import config_of
 

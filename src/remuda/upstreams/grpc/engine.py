@@ -10,7 +10,7 @@ from remuda.inference.failures import UpstreamFailed
 from remuda.inference.model import ReplicaEndpoint
 from remuda.models.config import ModelConfig
 from remuda.rpc import backend_pb2 as pb
-from remuda.scheduler.ports import Place
+from remuda.scheduler.model import Place
 from remuda.upstreams.grpc import limits
 from remuda.upstreams.grpc.channels import Channel, GrpcCall
 from remuda.upstreams.grpc.error_mapping import words_of

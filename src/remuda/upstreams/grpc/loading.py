@@ -8,7 +8,7 @@ import msgspec
 from remuda.models.config import GPU_LAYERS_ALL, ModelConfig
 from remuda.models.memory import BATCH_DEFAULT
 from remuda.rpc import backend_pb2 as pb
-from remuda.scheduler.ports import Place
+from remuda.scheduler.model import Place
 
 
 def is_llama(config: ModelConfig) -> bool:

@@ -114,9 +114,9 @@ _ORDER: Final = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}  # Else CUDA numbers them by
 
 
 def visible_gpus(environ: Mapping[str, str], gpus: Collection[int]) -> dict[str, str]:
-    """What makes a process see these GPUs only, of any vendor; empty: it sees all. What the owner has
-    chosen for all backends stays."""
-    if not gpus or any(environ.get(name) for name in (*_CHOICES, "ROCR_VISIBLE_DEVICES")):
+    """What makes a process see these GPUs only, of any vendor. What the owner has chosen for all backends
+    stays."""
+    if any(environ.get(name) for name in (*_CHOICES, "ROCR_VISIBLE_DEVICES")):
         return {}
     return {**_ORDER, **dict.fromkeys(_CHOICES, ",".join(str(one) for one in sorted(gpus)))}
 

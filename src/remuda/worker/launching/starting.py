@@ -135,7 +135,7 @@ class Starting:
         Raises Invalid when the request lacks what the backend needs.
         """
         recipe = self._recipe(run_file, request)
-        chosen = visible_gpus(self.environ, request.gpus)
+        chosen = visible_gpus(self.environ, request.gpus) if request.gpus else {}
         return replace(recipe, env={**recipe.env, **chosen}) if recipe and chosen else recipe
 
     def _recipe(self, run_file: Path, request: BackendInstall) -> Recipe | None:

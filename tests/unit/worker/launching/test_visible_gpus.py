@@ -17,7 +17,6 @@ def test_process_sees_the_gpus_it_is_given_whoever_made_them() -> None:
 
 
 def test_nothing_is_said_where_none_is_given_or_the_owner_has_chosen() -> None:
-    assert visible_gpus({}, []) == {}
     assert visible_gpus({"CUDA_VISIBLE_DEVICES": "1"}, [0]) == {}
     assert visible_gpus({"ROCR_VISIBLE_DEVICES": "1"}, [0]) == {}
 
