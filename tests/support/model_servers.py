@@ -12,6 +12,7 @@ import anyio
 from aiohttp import web
 
 PROMPT_TOKENS = 11
+KEPT_TOKENS = 100  # Of a prompt that is to be kept.
 
 
 @dataclass
@@ -104,6 +105,8 @@ class ModelServer:
             return web.json_response(refused, status=400)
         words = [f"w{n} " for n in range(min(body["max_tokens"], self.words))]
         usage = {"input_tokens": PROMPT_TOKENS, "output_tokens": len(words)}
+        if b"cache_control" in json.dumps(body).encode():
+            usage |= {"cache_creation_input_tokens": KEPT_TOKENS, "cache_read_input_tokens": 0}
         if not body.get("stream"):
             content = [{"type": "text", "text": "".join(words)}]
             shape = {"id": "msg_1", "type": "message", "role": "assistant", "model": body["model"]}

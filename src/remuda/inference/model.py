@@ -46,6 +46,7 @@ class CallTally(msgspec.Struct):
     completion_tokens: int = 0
     first_token_s: float | None = None
     last_token_s: float | None = None
+    kept_tokens: int = 0  # Of the prompt: those that the server was paid for keeping, too.
     usage_told: bool = False  # The backend has said how many tokens there were; else they were counted here.
     stop_sequence: str = ""  # At which the answer ended, of those asked for; empty: at none, or not known.
     costs: tuple[tuple[str, int], ...] = ()  # What paid servers were given for it, in core.prices.Money.

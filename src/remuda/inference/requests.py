@@ -39,6 +39,7 @@ class Part(Struct):
     input_audio: Raw = field(default_factory=_absent)
     video_url: Raw = field(default_factory=_absent)
     audio_url: Raw = field(default_factory=_absent)
+    cache_control: Raw = field(default_factory=_absent)  # Anthropic's: its servers keep all up to here.
 
 
 class CalledFunction(Struct, frozen=True):
@@ -60,6 +61,7 @@ class RequestMessage(Struct):
     tool_call_id: str | None = None
     reasoning_content: str | None = None
     reasoning: Raw = field(default_factory=_absent)  # The same under another name, if it is a text.
+    cache_control: Raw = field(default_factory=_absent)  # As of its last part.
 
 
 class FunctionSpec(Struct):
@@ -72,6 +74,7 @@ class FunctionSpec(Struct):
 class Tool(Struct):
     type: Literal["function"]
     function: FunctionSpec
+    cache_control: Raw = field(default_factory=_absent)
 
 
 class NamedFunction(Struct):
@@ -247,7 +250,7 @@ def _present(value: object) -> object:
             continue
         if type(member) in _SCALARS:
             written[name] = member
-        elif not _is_null(member):
+        elif not _is_null(member) and name != "cache_control":  # Which is not OpenAI's.
             written[name] = _present(member)
     if isinstance(value, Part) and value.type != "text":
         del written["text"]

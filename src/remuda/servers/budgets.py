@@ -14,6 +14,7 @@ from remuda.core.prices import Money, TokenPrice
 from remuda.inference.media_requests import MediaRequest
 from remuda.inference.model import InferenceCall, Request
 from remuda.inference.requests import (
+    NULL,
     ChatRequest,
     CompletionRequest,
     EmbeddingRequest,
@@ -59,7 +60,19 @@ def prompt_tokens_max(call: InferenceCall) -> int:
 
 
 def cost_max(call: InferenceCall, price: TokenPrice, answer_tokens: int) -> Money:
-    return price.cost(prompt_tokens_max(call), answer_tokens)
+    """A prompt that the server is to keep for later ones costs up to twice as much."""
+    times = 2 if keeps_prompt(call.request) else 1
+    return price.cost(times * prompt_tokens_max(call), answer_tokens)
+
+
+def keeps_prompt(request: Request | MediaRequest) -> bool:
+    if not isinstance(request, ChatRequest):
+        return False
+    marks = [part.cache_control for part in (*request.messages, *(request.tools or ()))]
+    for message in request.messages:
+        if isinstance(message.content, list):
+            marks += (part.cache_control for part in message.content)
+    return any(mark is not NULL and bytes(mark) != b"null" for mark in marks)
 
 
 class PaidEnding(Enum):

@@ -80,7 +80,8 @@ class Spending:
         most = cost_max(call, price, answer_tokens)
         account = await self._reserved(server, most)
         tally, ending = call.tally, PaidEnding.BROKEN_OFF
-        tally.usage_told, tally.prompt_tokens, tally.completion_tokens = False, 0, 0  # By one tried before.
+        tally.usage_told, tally.kept_tokens = False, 0  # By one tried before.
+        tally.prompt_tokens = tally.completion_tokens = 0
         default = 0 if tokens_limit(call.request, 0) is not None else server.max_tokens
         try:
             yield structs.replace(call, max_tokens=default, paid=True)
@@ -91,7 +92,8 @@ class Spending:
                 ending = PaidEnding.REFUSED
             raise
         finally:
-            told = price.cost(tally.prompt_tokens, tally.completion_tokens) if tally.usage_told else None
+            read = tally.prompt_tokens + tally.kept_tokens  # What is kept costs up to twice as much.
+            told = price.cost(read, tally.completion_tokens) if tally.usage_told else None
             cost = settled_cost(ending, most, told)
             if cost > most:
                 log.warning("request_cost_more_than_reserved", server=server.name, model=route.endpoint.model)

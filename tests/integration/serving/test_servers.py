@@ -17,7 +17,7 @@ from tests.integration.backends.programs import running
 from tests.integration.running import llama_server
 from tests.support.connect_proxy import ConnectProxy, connect_proxy
 from tests.support.frontends import Json, LiveFrontend, live_frontend
-from tests.support.model_servers import PROMPT_TOKENS, ModelServer, model_server
+from tests.support.model_servers import KEPT_TOKENS, PROMPT_TOKENS, ModelServer, model_server
 from tests.support.models import tiny_model
 from tests.support.nats_servers import plain_server
 from tests.support.postgres import postgres_server
@@ -133,6 +133,24 @@ async def test_one_that_speaks_anthropics_api_answers_clients_of_openais(
     else:
         assert reply.json()["choices"][0]["message"]["content"] == "w0 w1 w2 "
         assert reply.json()["usage"]["prompt_tokens"] == PROMPT_TOKENS
+
+
+async def test_a_prompt_that_its_server_is_to_keep_costs_twice(
+    frontend: LiveFrontend, nas: ModelServer
+) -> None:
+    await adopt(frontend, nas, "keeper", kind="anthropic", prices={"*": "1000/0"}, budget="100")
+    marked = {
+        "role": "user",
+        "content": [{"type": "text", "text": "hi", "cache_control": {"type": "ephemeral"}}],
+    }
+    body = {"model": "keeper/small", "max_tokens": 5, "messages": [marked]}
+    reply = await frontend.anyone.post("/v1/messages", json=body)
+    assert reply.status_code == 200, reply.text
+    assert nas.asked[-1]["messages"] == [marked]
+    thousandths = PROMPT_TOKENS + 2 * KEPT_TOKENS
+    assert Decimal((await shown(frontend, "keeper"))["spent"]) == Decimal(thousandths).scaleb(-3).quantize(
+        Decimal("0.01")
+    )
 
 
 async def test_two_fleets_that_adopt_each_other_list_their_own_models_and_do_not_send_requests_in_circles(

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import Raw
 
 from remuda.core.prices import TokenPrice
 from remuda.inference.model import InferenceCall, RequestKind
@@ -109,3 +110,10 @@ def test_a_request_costs_what_is_told_and_broken_off_no_less_than_what_was_reser
     else:
         assert cost >= reserved
         assert told is None or cost >= told
+
+
+def test_a_prompt_that_is_to_be_kept_may_cost_twice_as_much() -> None:
+    price = TokenPrice(1_000_000, 0)
+    plain, marked = chat(max_tokens=1), chat(max_tokens=1)
+    marked.messages[0].cache_control = Raw(b'{"type":"ephemeral"}')
+    assert cost_max(call_of(marked), price, 1) == 2 * cost_max(call_of(plain), price, 1)

@@ -12,7 +12,7 @@ from remuda.gateway.anthropic.messages import MessagesBody
 from remuda.gateway.anthropic.translation import chat_of
 from remuda.inference.answers import Delta, FinishReason, ToolCallDelta
 from remuda.inference.failures import InputUnsupported, RequestUnsupported, UpstreamFailed
-from remuda.inference.requests import ChatRequest
+from remuda.inference.requests import ChatRequest, openai_json
 from remuda.upstreams.anthropic.conversation import TOKENS_USUAL, conversation_of
 from remuda.upstreams.anthropic.message_decoder import MessageDecoder
 
@@ -157,3 +157,53 @@ def test_an_error_in_the_stream_is_one() -> None:
     told = event(type="error", error={"type": "overloaded_error", "message": "Overloaded"})
     with pytest.raises(UpstreamFailed, match="Overloaded"):
         MessageDecoder().feed(told)
+
+
+MARK = {"type": "ephemeral", "ttl": "1h"}
+MARKED_TOOL = {"name": "look", "input_schema": {"type": "object"}, "cache_control": MARK}
+
+
+def marks(block: dict[str, Any]) -> object:
+    return block.get("cache_control")
+
+
+def test_what_anthropics_clients_want_kept_is_kept_by_its_servers() -> None:
+    """At the end of the message in which they say so, for its blocks are one text here."""
+    text = {"type": "text", "text": "a"}
+    body = {
+        "model": "m",
+        "max_tokens": 5,
+        "system": [text, {**text, "cache_control": MARK}],
+        "tools": [MARKED_TOOL, {**MARKED_TOOL, "name": "ask", "cache_control": None}],
+        "messages": [
+            {"role": "user", "content": [{**text, "cache_control": MARK}]},
+            {"role": "assistant", "content": "b"},
+            {"role": "user", "content": "c"},
+        ],
+    }
+    chat = chat_of(msgspec.json.decode(msgspec.json.encode(body), type=MessagesBody))
+    made = json.loads(conversation_of(chat, "claude"))
+    assert made["system"] == [{"type": "text", "text": "a\n\na", "cache_control": MARK}]
+    assert [marks(tool) for tool in made["tools"]] == [MARK, None]
+    assert [[marks(block) for block in turn["content"]] for turn in made["messages"]] == [
+        [MARK],
+        [None],
+        [None],
+    ]
+    assert b"cache_control" not in openai_json(chat), "OpenAI's API has no such thing"
+
+
+def test_what_openais_clients_mark_as_litellm_does_is_kept_too() -> None:
+    part = {"type": "text", "text": "a"}
+    made = conversation(
+        {"role": "system", "content": "s", "cache_control": MARK},
+        user([{**part, "cache_control": MARK}, part]),
+    )
+    assert made["system"] == [{"type": "text", "text": "s", "cache_control": MARK}]
+    assert [marks(block) for block in made["messages"][0]["content"]] == [MARK, None]
+
+
+@pytest.mark.parametrize("mark", [None, "ephemeral", 3, []])
+def test_what_is_no_mark_is_left_out(mark: object) -> None:
+    made = conversation({"role": "system", "content": "s", "cache_control": mark}, user("a"))
+    assert made["system"] == "s"

@@ -1,5 +1,5 @@
 """The bodies of Anthropic's requests, as its official client writes them. Fields that nothing here reads are
-left out, and ignored: `cache_control` and signatures among them. Data only.
+left out, and ignored: signatures among them. Data only.
 """
 
 from typing import Annotated, Final, Literal
@@ -15,6 +15,12 @@ ToolName = Annotated[str, Meta(min_length=1, max_length=_TEXT_CHARS_MAX)]
 
 class _Tagged(Struct, tag_field="type"):
     """One of several things, told apart by `type`."""
+
+
+class _Block(Struct, tag_field="type", kw_only=True):
+    """A part of what is said. `cache_control`: servers of this API keep the prompt up to here."""
+
+    cache_control: Raw = field(default_factory=_absent)
 
 
 class Base64Source(_Tagged, tag="base64"):
@@ -34,11 +40,11 @@ class TextSource(_Tagged, tag="text"):
     data: str
 
 
-class TextBlock(_Tagged, tag="text"):
+class TextBlock(_Block, tag="text"):
     text: str
 
 
-class ImageBlock(_Tagged, tag="image"):
+class ImageBlock(_Block, tag="image"):
     source: Base64Source | UrlSource | FileSource
 
 
@@ -46,13 +52,13 @@ class ContentSource(_Tagged, tag="content"):
     content: str | Annotated[list[TextBlock | ImageBlock], Meta(max_length=PARTS_MAX)]
 
 
-class DocumentBlock(_Tagged, tag="document"):
+class DocumentBlock(_Block, tag="document"):
     source: TextSource | ContentSource | Base64Source | UrlSource | FileSource
     title: str | None = None
     context: str | None = None
 
 
-class SearchResultBlock(_Tagged, tag="search_result"):
+class SearchResultBlock(_Block, tag="search_result"):
     source: str
     title: str
     content: Annotated[list[TextBlock], Meta(max_length=PARTS_MAX)]
@@ -66,7 +72,7 @@ class RedactedThinkingBlock(_Tagged, tag="redacted_thinking"):
     """Only its writer can read it."""
 
 
-class ToolUseBlock(_Tagged, tag="tool_use"):
+class ToolUseBlock(_Block, tag="tool_use"):
     id: str
     name: str
     input: Raw
@@ -79,7 +85,7 @@ class ToolReferenceBlock(_Tagged, tag="tool_reference"):
 ResultBlock = TextBlock | ImageBlock | DocumentBlock | SearchResultBlock | ToolReferenceBlock
 
 
-class ToolResultBlock(_Tagged, tag="tool_result"):
+class ToolResultBlock(_Block, tag="tool_result"):
     tool_use_id: str
     content: str | Annotated[list[ResultBlock], Meta(max_length=PARTS_MAX)] | None = None
     is_error: bool | None = None
@@ -111,6 +117,7 @@ class ClientTool(Struct):
     description: str | None = None
     type: str | None = None
     strict: bool | None = None
+    cache_control: Raw = field(default_factory=_absent)
 
 
 class AutoChoice(_Tagged, tag="auto"):
@@ -162,6 +169,7 @@ class _Conversation(Struct, kw_only=True):
     output_format: OutputFormat | None = None  # Where it was before `output_config` came.
     mcp_servers: list[Raw] | None = None
     container: Raw = field(default_factory=_absent)
+    cache_control: Raw = field(default_factory=_absent)  # Of all that is said.
 
 
 class CountTokensBody(_Conversation, kw_only=True):

@@ -22,6 +22,7 @@ from remuda.gateway.anthropic.messages import (
     MessageBlock,
     MessagesBody,
     NoChoice,
+    RedactedThinkingBlock,
     ResultBlock,
     SearchResultBlock,
     ShownBlock,
@@ -36,6 +37,7 @@ from remuda.gateway.anthropic.messages import (
 )
 from remuda.gateway.inference.body_errors import InvalidField
 from remuda.inference.requests import (
+    NULL,
     CalledFunction,
     CalledTool,
     ChatRequest,
@@ -50,6 +52,7 @@ from remuda.inference.requests import (
 )
 
 Body = MessagesBody | CountTokensBody
+_UNMARKED: Final = (ThinkingBlock, RedactedThinkingBlock)
 _BREAK: Final = "\n\n"  # Between texts that came as blocks of their own.
 _IMAGE_TYPES: Final = ("image/jpeg", "image/png", "image/gif", "image/webp")
 _SHOWN_BELOW: Final = "(An image: it follows after the results.)"
@@ -66,6 +69,7 @@ def chat_of(body: Body) -> ChatRequest:
     _check_absent(body)
     messages = [*_system(body.system)]
     for place, role, blocks in _turns(body.messages):
+        before = len(messages)
         match role:
             case "user":
                 messages += _asked(place, blocks)
@@ -73,6 +77,10 @@ def chat_of(body: Body) -> ChatRequest:
                 messages.append(_said(place, blocks))
             case _:
                 messages.append(RequestMessage("system", _BREAK.join(_only_texts(place, role, blocks))))
+        if len(messages) > before:
+            messages[-1].cache_control = _kept_until(blocks)
+    if bytes(body.cache_control) != b"null":
+        messages[-1].cache_control = body.cache_control
     tools = [_tool(f"tools[{index}]", body, index) for index in range(len(body.tools or ()))]
     chat = ChatRequest(model=body.model, messages=messages, tools=tools or None)
     _choose(chat, body)
@@ -94,7 +102,14 @@ def _system(system: str | Sequence[TextBlock] | None) -> Iterator[RequestMessage
     texts = [system] if isinstance(system, str) else [block.text for block in system or ()]
     told = [text for text in texts if text and not text.startswith(_BILLING)]
     if told:
-        yield RequestMessage("system", _BREAK.join(told))
+        marked = () if isinstance(system, str) else system or ()
+        yield RequestMessage("system", _BREAK.join(told), cache_control=_kept_until(marked))
+
+
+def _kept_until(blocks: Sequence[MessageBlock]) -> msgspec.Raw:
+    """To servers of this API. Blocks of one message become one text: it is kept to its end."""
+    marks = (block.cache_control for block in blocks if not isinstance(block, _UNMARKED))
+    return next((mark for mark in marks if bytes(mark) != b"null"), NULL)
 
 
 def _turns(messages: Sequence[InputMessage]) -> Iterator[tuple[str, str, list[MessageBlock]]]:
@@ -242,7 +257,8 @@ def _tool(place: str, body: Body, index: int) -> Tool:
         missing = bytes(schema) == b"null"
         words = "is missing" if missing else "must be an object, a JSON schema"
         raise InvalidField(f"{place}.input_schema {words}", f"{place}.input_schema")
-    return Tool("function", FunctionSpec(tool.name, tool.description, schema, tool.strict or None))
+    spec = FunctionSpec(tool.name, tool.description, schema, tool.strict or None)
+    return Tool("function", spec, tool.cache_control)
 
 
 def _choose(chat: ChatRequest, body: Body) -> None:

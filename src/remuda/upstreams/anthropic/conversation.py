@@ -37,9 +37,8 @@ def conversation_of(chat: ChatRequest, model: str, *, max_tokens: int = 0) -> by
     _check_supported(chat)
     limit = chat.max_completion_tokens or chat.max_tokens or max_tokens or TOKENS_USUAL
     body: dict[str, object] = {"model": model, "max_tokens": limit, "messages": list(_turns(chat.messages))}
-    system = [text_of(message, _BREAK) for message in chat.messages if message.role in _SYSTEM]
-    if system:
-        body["system"] = _BREAK.join(system)
+    if system := _system([message for message in chat.messages if message.role in _SYSTEM]):
+        body["system"] = system
     body |= _sampling(chat) | _tools(chat)
     if chat.response_format is not None and chat.response_format.json_schema is not None:
         schema = chat.response_format.json_schema.schema
@@ -59,6 +58,29 @@ def _check_supported(chat: ChatRequest) -> None:
         raise RequestUnsupported(words)
 
 
+def _system(messages: Sequence[RequestMessage]) -> str | Sequence[JsonObject]:
+    """As blocks only where one of them is to be kept."""
+    blocks = [_marked({"type": "text", "text": text_of(one, _BREAK)}, _mark_of(one)) for one in messages]
+    if any("cache_control" in block for block in blocks):
+        return [block for block in blocks if block["text"]]
+    return _BREAK.join(str(block["text"]) for block in blocks)
+
+
+def _mark_of(message: RequestMessage) -> msgspec.Raw:
+    parts = message.content if isinstance(message.content, list) else ()
+    marks = (message.cache_control, *(part.cache_control for part in parts))
+    return next((mark for mark in marks if is_mark(mark)), NULL)
+
+
+def is_mark(cache_control: msgspec.Raw) -> bool:
+    """Whether the prompt up to here is to be kept by the server."""
+    return bytes(memoryview(cache_control)[:1]) == b"{"
+
+
+def _marked(block: JsonObject, mark: msgspec.Raw) -> JsonObject:
+    return {**block, "cache_control": mark} if is_mark(mark) else block
+
+
 def _turns(messages: Sequence[RequestMessage]) -> Iterator[JsonObject]:
     """Messages of one role after the other are one turn: roles take turns there."""
     role, blocks = "", list[JsonObject]()
@@ -70,7 +92,10 @@ def _turns(messages: Sequence[RequestMessage]) -> Iterator[JsonObject]:
             yield {"role": role, "content": blocks}
             blocks = []
         role = speaker
-        blocks += _blocks(message)
+        said = _blocks(message)
+        if said:
+            said[-1] = _marked(said[-1], message.cache_control)
+        blocks += said
     if blocks:
         yield {"role": role, "content": blocks}
 
@@ -90,7 +115,7 @@ def _shown(message: RequestMessage) -> list[JsonObject]:
     content = message.content
     if content is None or isinstance(content, str):
         return [{"type": "text", "text": content}] if content else []
-    return [_part(part) for part in content if part.type != "text" or part.text]
+    return [_marked(_part(part), part.cache_control) for part in content if part.type != "text" or part.text]
 
 
 def _part(part: Part) -> JsonObject:
@@ -149,4 +174,4 @@ def _tool(tool: Tool) -> JsonObject:
     function = tool.function
     schema: object = {"type": "object"} if function.parameters is NULL else function.parameters
     described = {"description": function.description} if function.description else {}
-    return {"name": function.name, **described, "input_schema": schema}
+    return _marked({"name": function.name, **described, "input_schema": schema}, tool.cache_control)

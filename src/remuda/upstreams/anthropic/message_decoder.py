@@ -86,6 +86,11 @@ class MessageDecoder:
         prompt = (told.input_tokens or 0) + (told.cache_creation_input_tokens or 0) + (cached or 0)
         return Usage(prompt, told.output_tokens or 0, cached)
 
+    @property
+    def kept_tokens(self) -> int:
+        """Of the prompt, which the server keeps for later ones."""
+        return self._usage.cache_creation_input_tokens or 0
+
     def feed(self, data: bytes) -> list[Delta]:
         """What the events that these bytes complete say. UpstreamFailed for an event that says so, and for
         what is not understood."""

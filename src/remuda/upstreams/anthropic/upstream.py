@@ -65,6 +65,7 @@ class AnthropicUpstream:
             raise UpstreamFailed(Fault.BROKE, "the server's answer stopped before its end")
         tally, usage = call.tally, decoder.usage
         tally.prompt_tokens, tally.completion_tokens = usage.prompt_tokens, usage.completion_tokens
+        tally.kept_tokens = decoder.kept_tokens
         tally.usage_told, tally.stop_sequence = True, decoder.stop_sequence
         await sink.finish(0, decoder.finished or FinishReason.STOP, NOTHING)
         await sink.end(usage)
