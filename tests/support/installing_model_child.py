@@ -5,23 +5,30 @@ next one goes on with the operation that the first one began.
 """
 
 import sys
+from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
 import anyio
 
 from remuda.core.clock import SystemClock
+from remuda.core.entropy import SystemEntropy
 from remuda.core.log import configure
+from remuda.core.retry import Backoff
+from remuda.hubs.hubs import HubAccess, open_hubs
+from remuda.oci.transport import RetryPolicy
 from remuda.ops.model import OpId, State
 from remuda.ops.ports import Filter
 from remuda.store.database import open_database
 from tests.support.clocks import HostClock
 from tests.support.memory_bus import MemoryBroker
-from tests.support.model_rig import ModelFrontend, impatient_hubs, model_frontend
+from tests.support.model_rig import ModelFrontend, model_frontend
 from tests.support.virtual_ops import connected
 
 DONE: Final = "done"
 _WITHIN_S: Final = 120.0
+# Who is about to be killed gets nothing for a while, which is no failure of the source.
+_SOON: Final = RetryPolicy(backoff=Backoff(timedelta(milliseconds=10), timedelta(milliseconds=50)))
 
 
 async def operation(frontend: ModelFrontend, source: str) -> OpId:
@@ -34,7 +41,7 @@ async def install(root: Path, source: str) -> None:
     database = await open_database(f"sqlite:///{root}/remuda.db", clock=SystemClock())
     async with (
         connected(MemoryBroker(clock), clock, "front") as bus,
-        impatient_hubs() as hubs,
+        open_hubs(SystemClock(), SystemEntropy(), HubAccess(env={}), retry=_SOON) as hubs,
         model_frontend(bus, database, root, hubs) as frontend,
     ):
         step = await frontend.ended(await operation(frontend, source), _WITHIN_S)

@@ -79,6 +79,7 @@ class Install:
         assert self.visible() == [], "something could be seen before it was whole"
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("size", [24 * MB, pytest.param(300 * MB, marks=pytest.mark.long)])
 async def test_an_install_survives_twenty_kills_at_random_moments(
     tmp_path: Path, hub: HubServer, size: int

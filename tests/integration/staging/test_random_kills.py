@@ -144,6 +144,7 @@ def moments(size: int, count: int) -> list[tuple[str, int]]:
     return list(zip(order, goals, strict=True))
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     ("size", "count"), [(24 * MB, 20), pytest.param(300 * MB, 60, marks=pytest.mark.long)]
 )
