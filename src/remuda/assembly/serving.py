@@ -31,10 +31,10 @@ from remuda.gateway.requests_under_way import Running
 from remuda.gateway.responses.keeper import ResponseKeeper
 from remuda.gateway.services import GivenFiles, Inference, Serving
 from remuda.inference.model import ReplicaEndpoint
+from remuda.model_installs.fit_preview import ProspectDeps, Prospects
 from remuda.model_installs.installer import Installer, InstallerDeps
 from remuda.model_installs.library import ModelLibrary
 from remuda.model_installs.ports import ModelHub
-from remuda.model_installs.prospects import ProspectDeps, Prospects
 from remuda.model_installs.remover import Remover
 from remuda.model_installs.rooms import node_rooms, runnable_backend
 from remuda.model_installs.service import HoldingFrontend, ModelInstalls

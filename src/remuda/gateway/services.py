@@ -31,7 +31,7 @@ from remuda.gateway.responses.keeper import ResponseKeeper
 from remuda.gateway.server import PEER, TrustedProxies
 from remuda.gateway.sessions import FailureCount, Sessions
 from remuda.gateway.static_files import StaticFiles
-from remuda.model_installs.prospects import Prospects
+from remuda.model_installs.fit_preview import Prospects
 from remuda.model_installs.service import ModelInstalls
 from remuda.model_installs.uploads import ModelUploads
 from remuda.models.memory import MemoryUse

@@ -15,8 +15,8 @@ from remuda.core.entropy import Entropy
 from remuda.core.errors import Forbidden, Invalid, Misconfigured, NotFound, RemudaError, Unauthorized
 from remuda.hubs.credentials import CredentialsFile, RegistryKeys
 from remuda.hubs.github import MEDIA, RAW, Github
-from remuda.hubs.hub_settings import HubSettings
 from remuda.hubs.hugging_face import HuggingFace
+from remuda.hubs.hugging_face_settings import HubSettings
 from remuda.hubs.index_settings import configured_indexes
 from remuda.hubs.local_files import LocalSupplier, list_files
 from remuda.hubs.model import AskRoom, Offer, RemoteFile, Resolved, Supplier

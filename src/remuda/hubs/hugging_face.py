@@ -20,7 +20,7 @@ from yarl import URL
 from remuda.core.errors import Forbidden, Invalid, NotFound, RemudaError, Unauthorized
 from remuda.core.hints import did_you_mean
 from remuda.hubs.credentials import entry_hint
-from remuda.hubs.hub_settings import HubCache, HubSettings, is_commit
+from remuda.hubs.hugging_face_settings import HubCache, HubSettings, is_commit
 from remuda.hubs.model import AskRoom, RemoteFile, Resolved
 from remuda.hubs.plain_http import HttpSupplier, is_page
 from remuda.hubs.quantisations import RepoFile, choose_files, is_projector, needs_room

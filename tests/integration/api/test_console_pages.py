@@ -8,7 +8,7 @@ import anyio
 import pytest
 from aiohttp import web
 
-from remuda.model_installs import prospects
+from remuda.model_installs import fit_preview
 from tests.integration.api.ops_frontends import our_node
 from tests.support.frontends import LiveFrontend, live_frontend
 from tests.support.hub import HubServer, hub_server
@@ -122,7 +122,7 @@ async def test_a_source_that_does_not_answer_is_not_waited_for(
         await anyio.sleep_forever()
 
     hub.before = say_nothing
-    monkeypatch.setattr(prospects, "SIZES_S", 0.2)
+    monkeypatch.setattr(fit_preview, "SIZES_S", 0.2)
     with anyio.fail_after(10):
         shown = await fits_of(offering)
     assert "did not answer within" in shown["size_unknown"]
