@@ -45,6 +45,8 @@ def seeing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Frontend]:
         added = frontend.ask("POST", "/api/models", {"config": json.dumps(config)})
         assert added.status_code == 201, added.text
         add_echo(frontend, "blind")
+        second = {"name": "spectacles", "alias": "eyes"}
+        frontend.ask("POST", "/api/models", {"config": json.dumps(second)}).raise_for_status()
         yield frontend
 
 
@@ -86,6 +88,15 @@ def test_an_uploaded_and_a_pasted_picture_are_seen_by_the_model(page: Page) -> N
     expect(page.get_by_role("button", name="Remove red.png")).to_have_count(2)
     page.get_by_role("button", name="Remove red.png").last.click()
     expect(ask(page, "And again?").last).to_contain_text("31 x 17 pixels")
+
+
+@pytest.mark.long
+def test_a_second_name_of_a_model_that_sees_takes_pictures(page: Page) -> None:
+    page.goto("/playground?model=spectacles")
+    expect(page.get_by_label("Add an image")).to_have_count(1)
+    paste(page, picture_bytes(5, 9, BLUE))
+    expect(page.get_by_role("button", name="Send")).to_be_enabled()
+    expect(page.get_by_role("alert")).to_have_count(0)
 
 
 @pytest.mark.long
