@@ -44,6 +44,7 @@ from remuda.router.live_table import Tables
 from remuda.router.loading import Meanwhile
 from remuda.router.table import Route, RoutedModel, Table
 from remuda.router.usage import RequestLedger
+from remuda.scheduler.ranking import NO_WISHES, NodeWishes
 from remuda.upstreams.http.openai_decoder import (
     AnswerPart,
     StreamDecoder,
@@ -196,7 +197,9 @@ class ScriptedLoading:
     bringing: Bring | None = None
     doubted: list[Route] = field(default_factory=list)
 
-    async def bring(self, model: str, wait_s: float | None, meanwhile: Meanwhile) -> None:
+    async def bring(
+        self, model: str, wait_s: float | None, meanwhile: Meanwhile, wishes: NodeWishes = NO_WISHES
+    ) -> None:
         if self.bringing is None:
             raise NoCapacity(f"no node can take {model}", hint="gpu-1: no free memory")
         await self.bringing(model, wait_s, meanwhile)

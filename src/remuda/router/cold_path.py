@@ -40,6 +40,7 @@ from remuda.scheduler.demand import (
     UnderWay,
 )
 from remuda.scheduler.model import REASONS_MAX, Replica, ReplicaState, Unplaceable
+from remuda.scheduler.ranking import NO_WISHES, NodeWishes
 from remuda.wire.backends import InstallPhase
 from remuda.wire.files import FilePhase
 
@@ -68,14 +69,16 @@ class ColdPath:
         self._clock = clock
         self._is_removed = is_removed
 
-    async def bring(self, model: str, wait_s: float | None, meanwhile: Meanwhile) -> None:
+    async def bring(
+        self, model: str, wait_s: float | None, meanwhile: Meanwhile, wishes: NodeWishes = NO_WISHES
+    ) -> None:
         began_s = self._clock.monotonic()
         waits_for: OpId | None = None
         while True:
             changed = self._tables.changed
             if self._tables.know(model):  # Those who waited for it together need not look one after another.
                 return
-            answer = await self._demand.look(model, waits_for)
+            answer = await self._demand.look(model, waits_for, wishes)
             if answer is None or self._tables.know(model):
                 return
             if isinstance(answer, GivenUp) and waits_for is not None:

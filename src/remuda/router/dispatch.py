@@ -33,6 +33,7 @@ from remuda.router.prefixes import Chain
 from remuda.router.spending import Budgets, nothing_paid
 from remuda.router.table import Route, RoutedModel, choose, first_with_room
 from remuda.router.usage import RequestLedger
+from remuda.scheduler.ranking import NO_WISHES
 
 # Why a request went to its replica.
 NAMED: Final = "the request named this node"
@@ -384,7 +385,7 @@ class RequestDispatcher:
             await meanwhile(status)
 
         try:
-            await self._loading.bring(model, left_s, or_elsewhere)
+            await self._loading.bring(model, left_s, or_elsewhere, routing.hints or NO_WISHES)
         except RemudaError:
             route = self._overflow(model, routing)
             if route is None:

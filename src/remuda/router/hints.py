@@ -1,5 +1,5 @@
 """Where a request would rather go, or rather not: nodes by name or label. Hints only decide between replicas
-that have room. Pure."""
+that have room, and where a model is loaded that has none. Pure."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -7,6 +7,7 @@ from typing import Final
 
 from remuda.core.errors import Invalid
 from remuda.router.table import Route
+from remuda.scheduler.ranking import NodeWishes
 
 HINTS_MAX: Final = 16
 
@@ -16,11 +17,8 @@ AVOIDED: Final = "the request would rather avoid this node, but no other had a r
 
 
 @dataclass(frozen=True, slots=True)
-class RoutingHints:
+class RoutingHints(NodeWishes):
     """Names of nodes, and labels as `key=value`."""
-
-    prefer: frozenset[str] = frozenset()
-    avoid: frozenset[str] = frozenset()
 
     def tiers(self, routes: Sequence[Route]) -> Iterator[tuple[Sequence[Route], str]]:
         """The replicas, those to be tried first in front, with why one of them would be chosen; empty: for

@@ -9,6 +9,7 @@ from typing import Final, Protocol
 from remuda.core.errors import NoCapacity, NotFound, PeerFailed, Unavailable
 from remuda.inference.failures import UpstreamFailed
 from remuda.router.table import Route
+from remuda.scheduler.ranking import NO_WISHES, NodeWishes
 
 _CAUSES_MAX: Final = 32  # Of one request; the rest is told as one.
 _SHORT_S: Final = 0.001  # Less is not worth a word.
@@ -34,7 +35,9 @@ Meanwhile = Callable[[LoadStatus], Awaitable[None]]
 
 
 class Loading(Protocol):
-    async def bring(self, model: str, wait_s: float | None, meanwhile: Meanwhile) -> None:
+    async def bring(
+        self, model: str, wait_s: float | None, meanwhile: Meanwhile, wishes: NodeWishes = NO_WISHES
+    ) -> None:
         """Have the model loaded, and return as soon as it may have a route. `meanwhile` receives
         about every second how far it is. Leaving this early stops nothing.
 

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from types import MappingProxyType
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 import anyio
 import structlog
@@ -25,6 +25,7 @@ from remuda.scheduler.catalogue import Catalogued, ModelCatalogue
 from remuda.scheduler.eviction import FIRST, Turn, WaitedFor, asked_again, turn_in_line
 from remuda.scheduler.model import Replica, ReplicaState, Unplaceable
 from remuda.scheduler.ports import OutOfReach, ReplicaStore, RoutingTable
+from remuda.scheduler.ranking import NO_WISHES, NodeWishes, shared_wishes
 
 log = structlog.get_logger(__name__)
 
@@ -160,12 +161,26 @@ LoadFound = UnderWay | Failed | NoRoomYet | Unplaceable | GivenUp
 DemandAnswer = LoadFound | StillLooking | None
 
 
+class LoadAsk(NamedTuple):
+    """By one who waits: for which load, and where it would rather have it."""
+
+    op: OpId | None = None
+    wishes: NodeWishes = NO_WISHES
+
+
 class Placer(Protocol):
     async def begin(
-        self, model: Catalogued, by: str, avoid: Mapping[NodeId, str] = NO_NODE, *, turn: Turn = FIRST
+        self,
+        model: Catalogued,
+        by: str,
+        avoid: Mapping[NodeId, str] = NO_NODE,
+        *,
+        turn: Turn = FIRST,
+        wishes: NodeWishes = NO_WISHES,
     ) -> Replica | Unplaceable | None:
         """Choose a node, none of those to avoid for now (each with its reason), and record that the model is
-        to be loaded there. `turn`: what may go for it. None: things have changed meanwhile, look again.
+        to be loaded there. `turn`: what may go for it. `wishes`: which nodes it
+        is to be on rather than on others. None: things have changed meanwhile, look again.
         Conflict when it is being loaded already."""
         ...
 
@@ -193,18 +208,20 @@ class Demand:
         self._out_of_reach = out_of_reach
         self._progress = progress
         self._clock = clock
-        self._looks = SingleFlight[LoadFound, OpId | None](self._find, clock)
+        self._looks = SingleFlight[LoadFound, LoadAsk](self._find, clock)
         self._line: dict[str, WaitedFor] = {}
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         await self._looks.run(task_status=task_status)
 
-    async def look(self, name: str, waits_for: OpId | None = None) -> DemandAnswer:
+    async def look(
+        self, name: str, waits_for: OpId | None = None, wishes: NodeWishes = NO_WISHES
+    ) -> DemandAnswer:
         """What there is of this model now; a load is begun if there is nothing. None: it may have a route.
 
         All requests that wait for one model share one look a second, and what it raises. `waits_for` is the
         load that the caller knows already."""
-        return await self._looks.ask(name, waits_for)
+        return await self._looks.ask(name, LoadAsk(waits_for, wishes))
 
     async def under_way(self, name: str) -> UnderWay | None:
         """A load of it that is not over; nothing is begun."""
@@ -225,7 +242,7 @@ class Demand:
         steps = await self._failed_lately(model, (await self._replicas.replicas()).now)
         return next((_failed(step) for step, _ in steps), None)
 
-    async def _find(self, name: str, waited_for: Collection[OpId | None]) -> LoadFound | None:
+    async def _find(self, name: str, asked: Collection[LoadAsk]) -> LoadFound | None:
         # In this order: a replica that gets ready meanwhile is either seen on its way, or in the table.
         seen = await self._replicas.replicas()
         await self._table.refresh()
@@ -239,7 +256,7 @@ class Demand:
             found = await self._under_way(coming[0])
             by_hand = found.view is not None and _given_up(found.view, model)
             return GivenUp() if by_hand else found
-        if await self._all_given_up(waited_for, model):
+        if await self._all_given_up({one.op for one in asked}, model):
             return GivenUp()
         failed = await self._failed_lately(model, seen.now)
         for step, _ in failed:
@@ -249,7 +266,8 @@ class Demand:
         away = {
             step.node: "it could not be reached a moment ago" for step, ago in failed if ago < _AVOIDED_FOR
         }
-        return await self._begin(model, {**away, **self._out_of_reach.nodes_out_of_reach()})
+        away = {**away, **self._out_of_reach.nodes_out_of_reach()}
+        return await self._begin(model, away, shared_wishes(one.wishes for one in asked))
 
     async def _under_way(self, replica: Replica) -> UnderWay:
         found = await self._operations.views(Filter(ids=(replica.op,), limit=1, dismissed=True))
@@ -277,12 +295,14 @@ class Demand:
             and now - operation.finished_at < _FAILED_FOR
         ]
 
-    async def _begin(self, model: Catalogued, avoid: Mapping[NodeId, str]) -> LoadFound | None:
+    async def _begin(
+        self, model: Catalogued, avoid: Mapping[NodeId, str], wishes: NodeWishes
+    ) -> LoadFound | None:
         name, now_s = model.config.id, self._clock.monotonic()
         self._line = asked_again(self._line, name, now_s)
         turn = turn_in_line(name, self._line, now_s)
         try:
-            begun = await self._placer.begin(model, REQUESTS, avoid, turn=turn)
+            begun = await self._placer.begin(model, REQUESTS, avoid, turn=turn, wishes=wishes)
         except Conflict:  # Another frontend was quicker.
             return None
         if isinstance(begun, Unplaceable):

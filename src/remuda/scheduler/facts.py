@@ -17,6 +17,7 @@ from remuda.scheduler.eviction import FIRST, Turn, excludes
 from remuda.scheduler.measured_memory import MemoryBook
 from remuda.scheduler.measured_speed import RateBook
 from remuda.scheduler.model import Need, Replica, Replicas
+from remuda.scheduler.ranking import NO_WISHES, NodeWishes
 from remuda.wire.nodes import Report
 
 _NO_PATHS: Final = frozenset[str]()
@@ -82,6 +83,7 @@ class PlacementFacts:
     turn: Turn = FIRST
     speeds: RateBook = field(default_factory=RateBook)  # How fast nodes were seen to be.
     paths: ReportPaths = field(default_factory=ReportPaths)
+    wishes: NodeWishes = NO_WISHES
 
 
 class FactsByNode:

@@ -224,6 +224,7 @@ class NodeOffer:
     disk_free: int = 0
     residents: tuple[Resident, ...] = ()  # Without those that stay however long one waits.
     excluded_by: tuple[str, ...] = ()  # Models that stay there, and share a concurrency group with this one.
+    unwished: int = 0  # -1: the request prefers it; 1: it avoids it.
     reserved: bool = False  # Models that were waited for longer are to have its room first.
     evicts: bool = True  # Others may go for the model.
     gpus: tuple[GpuOffer, ...] = ()  # Where there are several that a process can be given alone.

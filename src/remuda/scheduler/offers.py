@@ -41,7 +41,7 @@ from remuda.scheduler.model import (
     ReplicaState,
     Resident,
 )
-from remuda.scheduler.staging import NOTHING_TO_COPY, copy_plan, files_on
+from remuda.scheduler.staging import NOTHING_TO_COPY, CopyPlan, copy_plan, files_on
 from remuda.wire.nodes import CutOffFile, Report
 
 _NOT_STORED = OpId("not-stored")
@@ -72,10 +72,7 @@ def offer_of(need: Need, view: ObservedNode, facts: FactsByNode) -> NodeOffer:
     stay = staying(rows, facts.stays)
     leaving = sum(_leaves(row) and row.key.model == need.model for row in rows)
     copy = copy_plan(fleet.files, view, facts.may_give) if fleet.files and not fleet.shared else None
-    room: DropPlan | NoRoom | None = None
-    if copy is not None:
-        disk = disk_of(view, facts.fetched_on(node.id), need.model)
-        room = room_for(copy.size_bytes, disk, copy.arrived_bytes)
+    room = None if copy is None else _room(need, copy, view, facts)
     return NodeOffer(
         node=node.id,
         name=node.name,
@@ -112,6 +109,7 @@ def offer_of(need: Need, view: ObservedNode, facts: FactsByNode) -> NodeOffer:
             if row.key not in stay or row.key.model == need.model  # Those of the same model take a slot.
         ),
         excluded_by=tuple(sorted({key.model for key in stay} & facts.excluding)),
+        unwished=fleet.wishes.of(node),
         reserved=node.id in fleet.turn.reserved,
         evicts=fleet.turn.evicts,
         gpus=_gpu_offers(rows, uses, view, node),
@@ -120,6 +118,11 @@ def offer_of(need: Need, view: ObservedNode, facts: FactsByNode) -> NodeOffer:
         measured_in_ram=fleet.memory.of(kind._replace(hardware="")),
         tokens_per_s=speed_of(need, node.id, fleet.speeds),
     )
+
+
+def _room(need: Need, copy: CopyPlan, view: ObservedNode, facts: FactsByNode) -> DropPlan | NoRoom:
+    disk = disk_of(view, facts.fetched_on(view.standing.node.id), need.model)
+    return room_for(copy.size_bytes, disk, copy.arrived_bytes)
 
 
 def _unfit(standing: Standing, unreached: str, fleet: PlacementFacts) -> str:

@@ -1,17 +1,49 @@
 """Which of the nodes that fit is the best for a new replica, and by what the others come after it. Pure."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from statistics import median
 from typing import Final, NamedTuple
 
+from remuda.fleet.model import Node
 from remuda.scheduler.measured_speed import speed_class
 from remuda.scheduler.model import NodeOffer, Resident
+
+
+@dataclass(frozen=True, slots=True)
+class NodeWishes:
+    """Where requests would rather have their model: names of nodes, and labels as `key=value`."""
+
+    prefer: frozenset[str] = frozenset()
+    avoid: frozenset[str] = frozenset()
+
+    def of(self, node: Node) -> int:
+        """-1: preferred. 1: avoided, also if it is both."""
+        if not (self.prefer or self.avoid):
+            return 0
+        called = {node.name, *(f"{key}={label.value}" for key, label in node.labels.items())}
+        return 1 if called & self.avoid else -1 if called & self.prefer else 0
+
+
+NO_WISHES: Final = NodeWishes()
+
+
+def shared_wishes(asked: Iterable[NodeWishes]) -> NodeWishes:
+    """One load is for all who wait for it: only what they have in common counts."""
+    all_of = list(asked)
+    if not all_of:
+        return NO_WISHES
+    return NodeWishes(
+        frozenset.intersection(*(one.prefer for one in all_of)),
+        frozenset.intersection(*(one.avoid for one in all_of)),
+    )
 
 
 class Rank(NamedTuple):
     """The smallest is the best: what stands first counts most."""
 
     unreached: bool
+    unwished: int  # -1 for a preferred node where nothing has to go, 1 for one that is avoided.
     without_files: int
     drops_files: bool
     evictions: int
@@ -28,10 +60,12 @@ def rank(
     offer: NodeOffer, evict: tuple[Resident, ...], left_bytes: int, usual_speed: float, *, in_vram: bool
 ) -> Rank:
     """`usual_speed` is what a node counts as that was not measured. 0: none was."""
+    drops = bool(offer.copied_from) and offer.dropped_bytes > 0
     return Rank(
         offer.unreached,
+        max(offer.unwished, 0) if evict or drops else offer.unwished,
         0 if offer.has_file else 1 if offer.copied_from else 2 if offer.may_have_file else 0,
-        bool(offer.copied_from) and offer.dropped_bytes > 0,
+        drops,
         len(evict),
         max((one.last_used.timestamp() for one in evict), default=0.0),
         not offer.has_backend,
@@ -52,6 +86,7 @@ def usual_speed(speeds: Iterable[float]) -> float:
 
 _BEHIND: Final[Mapping[str, str]] = {
     "unreached": "requests from this frontend do not reach it",
+    "unwished": "the request would rather have it elsewhere",
     "drops_files": "files of other models would have to go there first",
     "evicted_last_used": "what would have to be unloaded there was used later",
     "without_backend": "it would have to install the backend first",

@@ -41,6 +41,7 @@ from remuda.scheduler.offers import offers
 from remuda.scheduler.placement import place
 from remuda.scheduler.plans import ReplicaPlan, replica_plan
 from remuda.scheduler.ports import ReplicaStore, RoutingTable
+from remuda.scheduler.ranking import NO_WISHES, NodeWishes
 from remuda.scheduler.shortlist import SupplyFacts, best_place
 
 log = structlog.get_logger(__name__)
@@ -104,10 +105,11 @@ class ReplicaPlacer:
         *,
         turn: Turn = FIRST,
         wanted: Callable[[Replicas], bool] | None = None,
+        wishes: NodeWishes = NO_WISHES,
     ) -> Replica | Unplaceable | None:
         """`wanted`: of what is seen when it is placed, whether there is still one too few; then others of the
         model may be on their way beside it."""
-        survey = await self._survey(model, avoid, turn=turn)
+        survey = await self._survey(model, avoid, turn=turn, wishes=wishes)
         placed = survey.placed
         if wanted is not None and not wanted(survey.seen):
             return None
@@ -151,6 +153,7 @@ class ReplicaPlacer:
         known: Sequence[NeededFile] | None = None,
         *,
         turn: Turn = FIRST,
+        wishes: NodeWishes = NO_WISHES,
     ) -> "_Survey":
         seen = await self._store.replicas()
         nodes, readings = await self._by.read_fleet()
@@ -164,6 +167,7 @@ class ReplicaPlacer:
         if files and self._by.room is not None:
             fetched = await self._by.room.known(nodes, seen.rows)
         fleet = self._facts(nodes, seen, supply, avoid, files, fetched, turn)
+        fleet = replace(fleet, wishes=wishes)
         beside = self._known(model, fleet, supply, avoid)
         placed = await _in_turns(best_place(need, fleet, beside))
         if isinstance(placed, Unplaceable) and supply and not any(one.known for one in supply.values()):

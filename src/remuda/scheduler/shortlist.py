@@ -131,6 +131,7 @@ class Glance:
             return None
         return Rank(
             unreached=bool(view.standing.unreached.get(fleet.frontend, "")),
+            unwished=fleet.wishes.of(node),
             without_files=0 if self._may_have_files(view) else 1,
             drops_files=False,
             evictions=int(evicts),

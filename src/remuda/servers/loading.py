@@ -12,6 +12,7 @@ from remuda.inference.failures import RateLimited, Unaffordable, UpstreamFailed
 from remuda.router.live_table import Tables
 from remuda.router.loading import Loading, LoadStatus, Meanwhile
 from remuda.router.table import Route, RoutedModel
+from remuda.scheduler.ranking import NO_WISHES, NodeWishes
 from remuda.servers.watch import ServerWatch, SuspectRoute
 
 _ABSENT_RETRY_S: Final = 10
@@ -44,14 +45,16 @@ class LoadingOrServers:
         self._watch = watch
         self._tables = tables
 
-    async def bring(self, model: str, wait_s: float | None, meanwhile: Meanwhile) -> None:
+    async def bring(
+        self, model: str, wait_s: float | None, meanwhile: Meanwhile, wishes: NodeWishes = NO_WISHES
+    ) -> None:
         entry = self._tables.now.models.get(model)
         if entry is not None and entry.unpriced:
             raise Unaffordable(entry.absence, status=400)
         if entry is not None and not entry.ours:
             await self._looked_at(entry, wait_s, meanwhile)
             return
-        await self._ours.bring(model, wait_s, meanwhile)
+        await self._ours.bring(model, wait_s, meanwhile, wishes)
 
     async def _looked_at(self, entry: RoutedModel, wait_s: float | None, meanwhile: Meanwhile) -> None:
         """Returns once one of its servers can be asked that failed a request a moment ago."""

@@ -90,7 +90,7 @@ class Loads:
         self.on_doubt: Callable[[], None] = lambda: None
         self.drop: Callable[[Route], None] = lambda route: None
 
-    async def bring(self, model: str, wait_s: float | None, meanwhile: Meanwhile) -> None:
+    async def bring(self, model: str, wait_s: float | None, meanwhile: Meanwhile, *wishes: object) -> None:
         self.brought += 1
         if wait_s == 0:
             raise ModelLoading("it is being loaded", LoadStatus(model), 5)

@@ -17,6 +17,7 @@ from remuda.scheduler.demand import NO_NODE, Demand
 from remuda.scheduler.eviction import FIRST, Turn
 from remuda.scheduler.load_ops import UnloadRequests
 from remuda.scheduler.model import Replica, Unplaceable
+from remuda.scheduler.ranking import NO_WISHES, NodeWishes
 from remuda.scheduler.replica_placer import PlacementInputs, ReplicaPlacer
 from tests.support.virtual_ops import time_passes
 from tests.unit.scheduler.rig import GB, Rig
@@ -73,15 +74,23 @@ class CountingPlacer:
     def __init__(self, placing: ReplicaPlacer) -> None:
         self.asked: list[str] = []
         self.turns: list[Turn] = []
+        self.wishes: list[NodeWishes] = []
         self._placing = placing
 
     async def begin(
-        self, model: Catalogued, by: str, avoid: Mapping[NodeId, str] = NO_NODE, *, turn: Turn = FIRST
+        self,
+        model: Catalogued,
+        by: str,
+        avoid: Mapping[NodeId, str] = NO_NODE,
+        *,
+        turn: Turn = FIRST,
+        wishes: NodeWishes = NO_WISHES,
     ) -> Replica | Unplaceable | None:
         self.asked.append(model.config.id)
         self.turns.append(turn)
+        self.wishes.append(wishes)
         await time_passes(0.2)
-        return await self._placing.begin(model, by, avoid, turn=turn)
+        return await self._placing.begin(model, by, avoid, turn=turn, wishes=wishes)
 
 
 class DemandRig(PlacingRig):

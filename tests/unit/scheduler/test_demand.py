@@ -11,6 +11,7 @@ from remuda.ops.model import Kind, State, Wish
 from remuda.ops.ports import Filter
 from remuda.scheduler.demand import Demand, DemandAnswer, Failed, GivenUp, NoRoomYet, UnderWay
 from remuda.scheduler.model import Replica, ReplicaState, Unplaceable
+from remuda.scheduler.ranking import NodeWishes
 from tests.support.op_builders import an_operation, end, submitted
 from tests.support.virtual_ops import time_passes
 from tests.unit.scheduler.placers import DemandRig
@@ -64,6 +65,17 @@ async def test_six_who_ask_at_once_cause_one_load(rig: DemandRig) -> None:
     answers = await all_at_once(*[(rig.demand, "qwen")] * 6)
     assert [type(answer) for answer in answers] == [UnderWay] * 6
     assert (rig.placer.asked, await loads(rig)) == (["qwen"], 1)
+
+
+async def test_load_is_where_all_who_wait_for_it_would_have_it(rig: DemandRig) -> None:
+    names = [machine.name for machine in rig.machines]
+    asked = [NodeWishes(frozenset({names[1], "x=y"}), frozenset({"a=b"})), NodeWishes(frozenset({names[1]}))]
+    async with anyio.create_task_group() as tasks:
+        for one in asked:
+            tasks.start_soon(rig.demand.look, "qwen", None, one)
+    assert rig.placer.wishes == [NodeWishes(frozenset({names[1]}))]
+    [row] = await rig.rows()
+    assert row.node == OTHER_NODE
 
 
 async def test_six_who_ask_three_frontends_cause_one_load(rig: DemandRig) -> None:

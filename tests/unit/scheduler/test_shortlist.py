@@ -23,7 +23,7 @@ from remuda.scheduler.measured_speed import MeasuredRate, Rate, RateBook, RateKe
 from remuda.scheduler.model import Need, NodeOffer, Placed, Replica, ReplicaState, Unplaceable
 from remuda.scheduler.offers import offers
 from remuda.scheduler.placement import Fit, look, place
-from remuda.scheduler.ranking import usual_speed
+from remuda.scheduler.ranking import NodeWishes, usual_speed
 from remuda.scheduler.shortlist import Glance, SupplyFacts, best_place
 from tests.support.examples import examples
 from tests.unit.scheduler.offering import a_need
@@ -100,6 +100,10 @@ def books(draw: st.DrawFn) -> tuple[MemoryBook, RateBook]:
     )
 
 
+called = st.frozensets(st.sampled_from((*NAMES, "room=attic")), max_size=2)
+wishes = st.one_of(st.just(NodeWishes()), st.builds(NodeWishes, called, called))
+
+
 @st.composite
 def fleets(draw: st.DrawFn) -> PlacementFacts:
     there = draw(st.lists(st.sampled_from(NAMES), unique=True))
@@ -121,6 +125,7 @@ def fleets(draw: st.DrawFn) -> PlacementFacts:
         groups=draw(st.sampled_from(({}, {"qwen": frozenset({"g"}), "c": frozenset({"g"})}))),
         turn=Turn(evicts=draw(st.sampled_from((True, True, False)))),
         speeds=speeds,
+        wishes=draw(wishes),
     )
 
 
