@@ -28,6 +28,12 @@ def machine_card(page: Page) -> Locator:
     return page.get_by_role("article").filter(has_text="gaming-pc")
 
 
+def gpus(page: Page) -> Locator:
+    page.goto("/machines/cloud-l40s")
+    page.get_by_role("list", name="GPUs").wait_for()
+    return page.get_by_role("region", name="Resources")
+
+
 def attention(page: Page) -> Locator:
     show_fleet(page)
     return page.get_by_role("region", name="Needs attention")
@@ -123,6 +129,7 @@ def answer(page: Page) -> Locator:
 # First those of the whole fleet: its scripted machines do not listen on the bus, which is noticed later.
 COMPONENTS: Final[dict[str, Callable[[Page], Locator]]] = {
     "machine-card": machine_card,
+    "gpus": gpus,
     "machine-table": machine_table,
     "filters": filters,
     "palette": palette,
