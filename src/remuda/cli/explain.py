@@ -43,15 +43,15 @@ def explanation_lines(one: "RequestExplanation") -> "Iterator[str]":
     from remuda.cli.render import local
 
     by = f" by the key {one.caller}" if one.caller else ""
-    yield f"{one.request_id}: {one.model or 'no model'}, asked for{by}, over at {local(one.at)}"
+    yield f"{one.request_id}: {one.model or 'no model'}, asked for{by}, finished at {local(one.at)}"
     if one.error:
         reason = f": {one.error_message}" if one.error_message else ""
         yield f"  refused or failed with {one.status} {one.error}{reason}"
     if one.node:
-        verb = "tried last on" if one.error else "answered by"
+        verb = "last tried on" if one.error else "answered by"
         yield f"  {verb} {one.node} ({one.replica}): {one.why}"
     for failed in one.tried:
-        yield f"  {failed.node} ({failed.replica}) failed it: {failed.failure}"
+        yield f"  {failed.node} ({failed.replica}) failed: {failed.failure}"
     if one.reloaded:
         yield "  all its replicas were gone, so it was loaded again for this request"
     if one.waits:
@@ -62,9 +62,9 @@ def explanation_lines(one: "RequestExplanation") -> "Iterator[str]":
         yield "  it did not wait"
     first = one.first_token_seconds
     if first is not None:
-        yield f"  first token after {_time(first)}, over after {_time(one.total_seconds)}"
+        yield f"  first token after {_time(first)}, finished after {_time(one.total_seconds)}"
     else:
-        yield f"  over after {_time(one.total_seconds)}"
+        yield f"  finished after {_time(one.total_seconds)}"
     if one.frontend:
         yield f"  decided by the frontend {one.frontend}"
 

@@ -67,12 +67,12 @@ def plan_lines(plan: "ModelPlan") -> "Iterator[str]":
 def _step(step: "PlannedStepView") -> str:
     from remuda.cli.model_tables import size
 
-    amount = f"{size(step.size_bytes)} " if step.size_bytes else ""
+    amount = size(step.size_bytes) if step.size_bytes else ""
     words = {
-        "unload": f"unload {step.what}",
-        "copy": f"copy {amount}from {step.what}",
+        "unload": f"unload {_replica(step.what)}",
+        "copy": f"copy {amount or 'its files'} from {step.what}",
         "install": f"install the backend {step.what}",
-        "load": f"load {amount}into the backend" if amount else "load it into the backend",
+        "load": f"load the model, {amount}" if amount else "load the model",
     }
     if step.seconds is None:
         how_long = "how long is not known"
@@ -84,19 +84,24 @@ def _step(step: "PlannedStepView") -> str:
     return f"{words.get(step.action, step.action)} ({how_long})"
 
 
+def _replica(key: str) -> str:
+    model, _, index = key.rpartition("#")
+    return f"{model}, replica {index}" if model else key
+
+
 def _ready(plan: "ModelPlan") -> str:
     if plan.ready_seconds is not None:
         return f"in about {_time(plan.ready_seconds)}"
     if plan.known_seconds:
-        return f"in {_time(plan.known_seconds)} and what is not known of the other steps"
-    return "after a time that is not known: nothing like it was measured there yet"
+        return f"in {_time(plan.known_seconds)} plus the steps of which the time is not known"
+    return "after a time that is not known: none of this was done on that node before"
 
 
 def _speed(plan: "ModelPlan") -> str:
     if plan.tokens_per_s is None:
-        return "not measured there"
-    like = f", by what {plan.tokens_like} did there" if plan.tokens_like else ", as measured there"
-    return f"about {plan.tokens_per_s:.0f} tokens a second{like}"
+        return "not measured on that node yet"
+    like = f"estimated from {plan.tokens_like}" if plan.tokens_like else "as measured"
+    return f"about {plan.tokens_per_s:.0f} tokens a second, {like} on that node"
 
 
 def _time(seconds: float) -> str:

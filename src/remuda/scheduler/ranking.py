@@ -88,11 +88,11 @@ _BEHIND: Final[Mapping[str, str]] = {
     "unreached": "requests from this frontend do not reach it",
     "unwished": "the request would rather have it elsewhere",
     "drops_files": "files of other models would have to go there first",
-    "evicted_last_used": "what would have to be unloaded there was used later",
+    "evicted_last_used": "what would have to be unloaded there was used more recently",
     "without_backend": "it would have to install the backend first",
-    "in_ram": "the model would run there on the processor",
+    "in_ram": "the model would run on the CPU there",
     "fullness": "less memory would be left there",
-    "node": "it is as good",
+    "node": "it would do as well; of equals one is taken",
 }
 
 
@@ -103,7 +103,9 @@ def why_behind(best: tuple[Rank, NodeOffer], other: tuple[Rank, NodeOffer]) -> s
     decided = next((name for name, one, another in pairs if one != another), "node")
     match decided:
         case "without_files":
-            return "the files would have to be copied there" if offer.copied_from else "it may lack the files"
+            if offer.copied_from:
+                return "the files would have to be copied there"
+            return "it is not known whether it has the files"
         case "evictions":
             count = behind.evictions
             return f"{count} replica{'' if count == 1 else 's'} would have to be unloaded there"

@@ -23,13 +23,13 @@ def test_explanation_of_a_request_that_waited_and_was_tried_again() -> None:
         total_seconds=75.0,
     )
     lines = list(explanation_lines(one))
-    assert lines[0].startswith("r-1: qwen, asked for by the key website, over at ")
+    assert lines[0].startswith("r-1: qwen, asked for by the key website, finished at ")
     assert lines[1:] == [
         "  answered by gpu-1 (qwen#0): it was the only replica that could be chosen",
-        "  gpu-2 (qwen#1) failed it: the connection was lost",
+        "  gpu-2 (qwen#1) failed: the connection was lost",
         "  it waited 8.2 s:",
         "    8.2 s for qwen to be loaded on gpu-1",
-        "  first token after 8.4 s, over after 1m 15s",
+        "  first token after 8.4 s, finished after 1m 15s",
         "  decided by the frontend f-1",
     ]
 
@@ -46,5 +46,5 @@ def test_explanation_of_a_refusal_has_its_reason() -> None:
     )
     assert list(explanation_lines(one))[1:] == [
         "  refused or failed with 429 rate_limit_exceeded: the key website may make 60 requests a minute",
-        "  over after 2 ms",
+        "  finished after 2 ms",
     ]

@@ -23,11 +23,11 @@ def test_plan_with_steps_that_were_not_all_measured() -> None:
     )
     assert list(plan_lines(plan)) == [
         "qwen would be loaded on gpu-1, into 6.0 GiB of VRAM",
-        "  1. unload phi#0 (how long is not known)",
+        "  1. unload phi, replica 0 (how long is not known)",
         "  2. copy 4.0 GiB from attic (about 40s at 102 MiB/s)",
-        "  3. load 4.0 GiB into the backend (about 4s at 1.0 GiB/s)",
-        "  ready in 44s and what is not known of the other steps",
-        "  speed: about 58 tokens a second, by what phi did there",
+        "  3. load the model, 4.0 GiB (about 4s at 1.0 GiB/s)",
+        "  ready in 44s plus the steps of which the time is not known",
+        "  speed: about 58 tokens a second, estimated from phi on that node",
         "not chosen:",
         "  a, b: it is drained",
     ]
@@ -38,7 +38,7 @@ def test_steps_that_were_done_before_say_where() -> None:
     elsewhere = PlannedStepView(action="install", what="llama-cpp", seconds=25, measured_elsewhere=True)
     lines = list(plan_lines(ModelPlan(model="qwen", node="gpu-1", steps=(there, elsewhere))))
     assert lines[1:3] == [
-        "  1. unload phi#0 (about 2s, as before on this node)",
+        "  1. unload phi, replica 0 (about 2s, as before on this node)",
         "  2. install the backend llama-cpp (about 25s, as on other nodes)",
     ]
 
@@ -46,8 +46,8 @@ def test_steps_that_were_done_before_say_where() -> None:
 def test_plan_of_which_nothing_was_measured_says_so() -> None:
     lines = list(plan_lines(ModelPlan(model="qwen", node="gpu-1", steps=(UNLOAD,))))
     assert lines[-2:] == [
-        "  ready after a time that is not known: nothing like it was measured there yet",
-        "  speed: not measured there",
+        "  ready after a time that is not known: none of this was done on that node before",
+        "  speed: not measured on that node yet",
     ]
 
 

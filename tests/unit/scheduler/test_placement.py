@@ -97,7 +97,7 @@ def test_what_decided_is_said_of_each_node_that_was_not_chosen() -> None:
     assert chosen(a_need(), *fleet) == "best"
     assert not_chosen(a_need(), fleet) == {
         "spark": "it is slower or busier (10.0 tokens/s against 58.0, no requests there)",
-        "cpu": "the model would run there on the processor",
+        "cpu": "the model would run on the CPU there",
         "bare": "it would have to install the backend first",
         "full": "1 replica would have to be unloaded there",
         "far": "the files would have to be copied there",
