@@ -132,6 +132,10 @@ class Tables:
         """Their configurations, by name."""
         return dict(self._rows("SELECT name, text FROM models"))
 
+    def terms(self) -> dict[str, str]:
+        """What admins have declared of models, as it is stored."""
+        return dict(self._rows("SELECT model, terms FROM model_scheduling"))
+
     def latest_change(self) -> int:
         [(latest,)] = self._rows("SELECT latest FROM change_count")
         return int(latest)

@@ -138,7 +138,7 @@ def load_cause(status: LoadStatus) -> str:
         case _ if status.waits_for:
             return f"room for {status.model} ({status.waits_for})"
         case "installing":
-            return f"its backend to be installed{where}"
+            return f"its backend to be installed or started{where}"
         case "staging":
             return f"the files of {status.model} to be copied{where.replace(' on ', ' to ')}"
         case "loading":

@@ -1,7 +1,7 @@
 """Two frontends on one PostgreSQL and one NATS server, and two workers, each with a folder of its own."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -25,10 +25,17 @@ class Site:
     """Workers `left` and `right` have a label `side` of that value. Whatever dies can be started again."""
 
     def __init__(
-        self, place: Ranch, postgres: PostgresServer, folder: Path, stack: ExitStack, **environ: str
+        self,
+        place: Ranch,
+        postgres: PostgresServer,
+        folder: Path,
+        stack: ExitStack,
+        workers: Mapping[str, tuple[str, ...]] | None = None,
+        **environ: str,
     ) -> None:
         self.place, self.postgres = place, postgres
         self._environ = environ  # Of both frontends.
+        self._words = workers or {}  # Of workers, more that they are started with.
         self._folder, self._stack = folder, stack
         self._ports = {name: free_port(HOST) for name in ("bus", "a", "b", "c")}
         self.database_url = postgres.new_database()
@@ -59,7 +66,9 @@ class Site:
     def start_worker(self, side: str) -> Worker:
         """Its backends have ports of their own: usually no other worker is on the machine."""
         ports = ("--addr", f"{HOST}:{free_port(HOST)}", "--http-addr", f"{HOST}:{free_port(HOST)}")
-        return self.place.join(self.b.url, side, "--labels", f"side={side}", *ports)
+        return self.place.join(
+            self.b.url, side, "--labels", f"side={side}", *ports, *self._words.get(side, ())
+        )
 
     def revive(self, side: str) -> None:
         self.workers[side] = self.start_worker(side)
@@ -91,9 +100,11 @@ class Site:
 
 
 @contextmanager
-def site(folder: Path, **environ: str) -> Iterator[Site]:
+def site(
+    folder: Path, workers: Mapping[str, tuple[str, ...]] | None = None, **environ: str
+) -> Iterator[Site]:
     with ranch(folder / "ranch") as place, postgres_server() as postgres, ExitStack() as stack:
-        yield Site(place, postgres, folder, stack, **environ)
+        yield Site(place, postgres, folder, stack, workers, **environ)
 
 
 @contextmanager

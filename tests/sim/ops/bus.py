@@ -88,7 +88,8 @@ class SimulatedBus:
 
     async def travel(self, subject: str) -> None:
         late = self.befalls("late", subject)
-        await anyio.sleep(self._dice.between(1.0, self._world.pace.late_most_s) if late else 0.005)
+        usual_s = self._dice.between(1.0, self._world.pace.late_most_s) if late else 0.005
+        await anyio.sleep(usual_s + self._world.slowness_s(subject))
 
     def befalls(self, trouble: str, subject: str) -> bool:
         if not self._dice.chance(getattr(self._world.weather, trouble)):

@@ -250,7 +250,8 @@ class SimulatedWorker:
 
     async def _report(self, report: Report) -> None:
         late = self._bus.befalls("late", f"report of {self.node}")
-        await anyio.sleep(self.dice.between(0.5, 4.0) if late else 0.01)
+        usual_s = self.dice.between(0.5, 4.0) if late else 0.01
+        await anyio.sleep(usual_s + self.world.slowness_s(self.node))
         if not self.connected or not self.world.roster.report(self.node, report):
             self._unheard = True
 

@@ -73,6 +73,7 @@ class World:
     workers: "dict[str, SimulatedWorker]" = field(default_factory=dict)
     roster: "Roster" = field(init=False)
     claims: "Claims" = field(init=False)
+    slow_links: dict[str, float] = field(default_factory=dict)  # Nodes that are reached late, and how late.
     when_bus_drops: list[Callable[[], None]] = field(default_factory=list)
 
     @property
@@ -87,6 +88,13 @@ class World:
         if self.broken is None:
             self.broken = why
             self.tasks.cancel_scope.cancel()
+
+    def slowness_s(self, subject: str) -> float:
+        """Of the way to the node that a message is for or from."""
+        if not self.slow_links:
+            return 0.0
+        named = subject.replace(".", " ").split()
+        return max((slow_s for node, slow_s in self.slow_links.items() if node in named), default=0.0)
 
     def drop_bus(self) -> None:
         self.bus_up = False

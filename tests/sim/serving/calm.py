@@ -8,6 +8,7 @@ import anyio
 from remuda.scheduler.model import ReplicaState
 from tests.sim.serving.configs import model_text
 from tests.sim.serving.world import ServingWorld
+from tests.support.op_tables import ReplicaRow
 
 SERVED_WITHIN_S = 600.0  # Answers that are lost, loads that hang and nodes that are away have an end by then.
 SETTLED_WITHIN_S = 300.0
@@ -57,7 +58,10 @@ async def _configured(world: ServingWorld, least: Mapping[str, int]) -> None:
         return [
             name
             for name, count in least.items()
-            if (now := models[name].now) is None or now.least != count or now.pinned
+            if (now := models[name].now) is None
+            or now.least != count
+            or now.pinned
+            or name in world.serving_claims.declared
         ]
 
     while others := lacking():
@@ -65,7 +69,10 @@ async def _configured(world: ServingWorld, least: Mapping[str, int]) -> None:
             world.violated("models_can_be_configured", *others)
         for name in others:
             if up := [host for host in world.hosts if host.up]:
-                world.dice.pick(up).configure(model_text(name, least=least[name], group=world.group_of(name)))
+                host = world.dice.pick(up)
+                host.configure(model_text(name, least=least[name], group=world.group_of(name)))
+                if name in world.serving_claims.declared:
+                    host.declare(name, None)
         await anyio.sleep(world.pace.look_every_s)
 
 
@@ -99,8 +106,14 @@ def _rows_too_many(world: ServingWorld) -> list[str]:
     return [
         f"{row.key} on {row.node} is {row.state}"
         for row in rows
-        if row.state is not ReplicaState.LOADED or idle_go or row.op in unloaded
+        if not _lost(world, row) and (row.state is not ReplicaState.LOADED or idle_go or row.op in unloaded)
     ]
+
+
+def _lost(world: ServingWorld, row: ReplicaRow) -> bool:
+    """Its machine never came back. It is on record for a while, as of any that is silent."""
+    worker = world.workers.get(row.node)
+    return worker is not None and worker.life is None
 
 
 def _strangers(world: ServingWorld) -> list[str]:
@@ -111,7 +124,7 @@ def _strangers(world: ServingWorld) -> list[str]:
         for worker in world.workers_there
         for process in worker.processes.values()
     }
-    known = {(row.node, row.key): row.instance for row in rows}
+    known = {(row.node, row.key): row.instance for row in rows if not _lost(world, row)}
     strays = [
         f"{process} is nobody's"
         for place, process in running.items()

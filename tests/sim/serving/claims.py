@@ -1,13 +1,15 @@
 """What must hold of replicas, whatever happens. Looked at after every transaction and every load; apart from
 the code that is watched. What must hold of requests is in `routing`."""
 
+import json
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from remuda.core.ids import NodeId, ReplicaKey
 from remuda.models.reading import read_model
 from remuda.ops.model import OpId
 from remuda.scheduler.model import ReplicaState
+from remuda.scheduler.scheduling import SchedulingTerms, effective
 from tests.sim.ops.claims import Claims
 from tests.sim.ops.workers import InHand, SimulatedWorker
 from tests.sim.serving.facts import Fact, Wanted
@@ -35,6 +37,7 @@ class ServingClaims(Claims):
         self.requests = Routing(world, self.models)
         self.unloaded: set[OpId] = set()  # Loads whose replicas somebody wanted gone, and was told so.
         self._texts: dict[str, str] = {}
+        self._declared: dict[str, str] = {}
         self._scaled: set[str] = set()  # Models whose replicas were ever declared.
         self._unloads_seen = 0
 
@@ -60,12 +63,13 @@ class ServingClaims(Claims):
                     self._world.violated("rows_have_room", worker, in_vram, *self.rows.values())
 
     def _note_models(self) -> None:
-        texts = self._world.tables.models()
-        if texts == self._texts:
+        texts, declared = self._world.tables.models(), self._world.tables.terms()
+        if (texts, declared) == (self._texts, self._declared):
             return
-        self._texts = texts
+        self._texts, self._declared = texts, declared
         for name, fact in self.models.items():
-            config = read_model(texts[name]) if name in texts else None
+            terms = _terms(declared[name]) if name in declared else None
+            config = effective(read_model(texts[name]), terms) if name in texts else None
             fact.becomes(
                 None
                 if config is None
@@ -141,7 +145,8 @@ class ServingClaims(Claims):
         there: dict[NodeId, set[str]] = {}
         for row in self.rows.values():
             coming = row.state in _ON_ITS_WAY or (row.state is ReplicaState.LOADED and self.runs(row))
-            if coming and self._serving.group_of(row.key.model):
+            wanted = self.models[row.key.model].now is not None  # Of a removed one nobody knows its groups.
+            if coming and wanted and self._serving.group_of(row.key.model):
                 there.setdefault(row.node, set()).add(row.key.model)
         for node, models in there.items():
             if len(models) > 1:
@@ -150,7 +155,9 @@ class ServingClaims(Claims):
     def _taken(self, worker: ServingWorker, *, in_vram: bool) -> int:
         """By what is there and by what is to come. Rows of what is gone take nothing."""
         rows = (row for row in self.rows.values() if row.node == worker.node and row.in_vram is in_vram)
-        return sum(row.memory_bytes for row in rows if row.state in _ON_ITS_WAY or self.runs(row))
+        return sum(
+            self._serving.true_bytes(row) for row in rows if row.state in _ON_ITS_WAY or self.runs(row)
+        )
 
     def runs(self, row: ReplicaRow) -> bool:
         worker = self._worker(row)
@@ -162,12 +169,17 @@ class ServingClaims(Claims):
     def _worker(self, row: ReplicaRow) -> ServingWorker | None:
         return next((one for one in self._serving.workers_there if one.node == row.node), None)
 
+    @property
+    def declared(self) -> Collection[str]:
+        """Models of which admins have declared how many replicas they have."""
+        return self._declared.keys()
+
     # When somebody loads a model, and when people want it gone.
 
     def begins_to_load(self, process: Process, frontend: str) -> None:
         row, worker = self.rows.get(process.key), process.worker
         if row is not None and row.node == worker.node:
-            process.memory_bytes, process.in_vram = row.memory_bytes, row.in_vram
+            process.memory_bytes, process.in_vram = self._serving.true_bytes(row), row.in_vram
         if worker.resources.available_ram < 0 or worker.resources.available_vram < 0:
             self._world.violated("memory_is_there", worker, *worker.processes.values())
         if process.loaded_by:
@@ -192,3 +204,13 @@ class ServingClaims(Claims):
 
     def begins(self, worker: SimulatedWorker, hand: InHand) -> None:
         self._world.trace.event("begins", worker, hand.kind, hand.op, hand.attempt)
+
+
+def _terms(stored: str) -> SchedulingTerms:
+    known = json.loads(stored)
+    return SchedulingTerms(
+        min_replicas=known.get("min_replicas", 0),
+        max_replicas=known.get("max_replicas", 0),
+        everywhere=known.get("everywhere", False),
+        selector=known.get("selector", {}),
+    )

@@ -32,14 +32,17 @@ from remuda.scheduler.demand import Demand
 from remuda.scheduler.inspection import Inspector
 from remuda.scheduler.load_ops import UnloadRequests
 from remuda.scheduler.loader import Loader, LoaderDeps, LoadLimits, ReplicaWork
+from remuda.scheduler.memory_keeper import MemoryKeeper
 from remuda.scheduler.model import Replica, Replicas
 from remuda.scheduler.replica_goals import may_be_spared
 from remuda.scheduler.replica_keeper import KeeperDeps, ReplicaKeeper
 from remuda.scheduler.replica_placer import PlacementInputs, ReplicaPlacer
+from remuda.scheduler.scheduling import SchedulingTerms
 from remuda.scheduler.service import Models
 from remuda.scheduler.unloader import Unloader
 from remuda.scheduler.upkeep import DriftRepair, Upkeep, UpkeepPolicy
 from remuda.scheduler.worker_calls import BusWorker
+from remuda.store.measurements import SqlMemoryStore
 from remuda.store.ops import SqlOpStore
 from remuda.store.replicas import SqlModelStore, SqlReplicaStore
 from remuda.store.scheduling import SqlSchedulingStore
@@ -133,6 +136,10 @@ class ServingFrontend(FrontendHost):
         if self.database.failed_s < begun_s:
             self.models_known_s = begun_s
 
+    def declare(self, model: str, terms: SchedulingTerms | None) -> None:
+        """How many replicas it has, whatever its YAML says. None: what that says."""
+        self.do(lambda parts: self._change_models(parts.declare(model, terms)))
+
     def load(self, model: str) -> None:
         self.do(lambda parts: parts.models().load(model, _ADMIN))
 
@@ -187,7 +194,8 @@ class Parts:
         self._replicas = SqlReplicaStore(host.database)
         self._model_store = SqlModelStore(host.database)
         self._catalogue = ModelCatalogue(self._model_store, Path("/nowhere"))
-        self._views = ObservedNodes()
+        self._views, self._scheduling = ObservedNodes(), SqlSchedulingStore(host.database)
+        self._memory = MemoryKeeper(SqlMemoryStore(host.database), self._replicas, self._nodes)
         self._worker, self._engine = BusWorker(lines), SimulatedEngine(world, host)
         self._worker_http = SimulatedWorkerHttp(world)
         self.signal = ChangeSignal(lines, host.id, world.pace.signal_gap)
@@ -231,6 +239,7 @@ class Parts:
             self._make_upkeep().run,
             self._make_replica_keeper().run,
             self._make_confirming().run,
+            *([self._memory.run] if len(self._world.size.measured) > 1 else []),
         )
 
     def models(self) -> Models:
@@ -244,6 +253,13 @@ class Parts:
             self._host.standings,
             table=self.keeper,
         )
+
+    async def declare(self, model: str, terms: SchedulingTerms | None) -> None:
+        if terms is None:
+            await self._scheduling.remove_scheduling(model)
+        else:
+            await self._scheduling.put_scheduling(model, terms)
+        self.keeper.rows_changed()
 
     def _make_keeper(self) -> TableKeeper:
         sources = TableSources(self._replicas, self._host.standings, self._catalogue, TOKENS)
@@ -334,7 +350,9 @@ class Parts:
         return ReplicaPlacer(
             self._replicas,
             self._catalogue,
-            PlacementInputs(self._look, self.peers.everywhere, shared=self._world.shared),
+            PlacementInputs(
+                self._look, self.peers.everywhere, shared=self._world.shared, memory=self._memory.known
+            ),
             self._unloads,
             clock=self._host.clock,
             entropy=self._host.dice,
@@ -406,7 +424,7 @@ class Parts:
         return ReplicaKeeper(
             KeeperDeps(
                 self._replicas,
-                SqlSchedulingStore(self._host.database),
+                self._scheduling,
                 self._catalogue,
                 self._nodes,
                 self._placing,

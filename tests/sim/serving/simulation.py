@@ -14,7 +14,7 @@ from anyio.abc import TaskGroup
 from remuda.fleet import node_views
 from remuda.models.reading import read_model
 from remuda.router import cold_path, live_table
-from remuda.scheduler import catalogue, demand, replica_keeper, upkeep
+from remuda.scheduler import catalogue, demand, memory_keeper, replica_keeper, upkeep
 from remuda.scheduler.model import StoredModel
 from remuda.store.replicas import SqlModelStore
 from remuda.wire.codec import decode
@@ -83,6 +83,7 @@ def build_world(seed: int, trace: Trace, tasks: TaskGroup, size: Size = SMALL) -
     world.size = size
     world.keep_alive = fleet.pick(_KEEP_ALIVE)
     world.sizes = {f"m{number}": fleet.whole(3, 12) * GB for number in range(fleet.whole(*size.models))}
+    world.shares = {name: fleet.pick(size.measured) for name in world.sizes if len(size.measured) > 1}
     world.frontends = [ServingFrontend(world, bus, number) for number in range(fleet.pick((2, 2, 3)))]
     world.machines = _machines(world, bus, fleet)
     world.workers = {worker.node: worker for worker in world.machines}
@@ -146,4 +147,5 @@ def as_simulated() -> Iterator[None]:
         patch.setattr(cold_path, "_LOOK_S", _LOOK_S)
         patch.setattr(upkeep, "_EVERY_S", 2 * _LOOK_S)
         patch.setattr(replica_keeper, "_EVERY_S", 2 * _LOOK_S)
+        patch.setattr(memory_keeper, "_EVERY_S", 3 * _LOOK_S)
         yield

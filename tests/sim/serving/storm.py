@@ -3,6 +3,8 @@
 import math
 from collections.abc import Mapping
 
+from remuda.core.ids import NodeId
+from remuda.scheduler.scheduling import SchedulingTerms
 from tests.sim.ops.trouble import Deed, Trouble
 from tests.sim.serving.configs import ZONE, model_text
 from tests.sim.serving.frontends import ServingFrontend
@@ -10,16 +12,30 @@ from tests.sim.serving.workers import ServingWorker
 from tests.sim.serving.world import ServingWorld
 from tests.support.op_tables import node_id
 
+SLOW_MOST_S = 3.0  # One way.
+DECLARED = (
+    None,
+    None,
+    SchedulingTerms(min_replicas=1),
+    SchedulingTerms(min_replicas=2, max_replicas=3),
+    SchedulingTerms(min_replicas=1, selector=ZONE),
+    SchedulingTerms(max_replicas=1),
+    SchedulingTerms(everywhere=True, selector=ZONE),
+)
+
 
 class Storm(Trouble):
     def __init__(self, world: ServingWorld) -> None:
-        super().__init__(world)
         self._serving = world
+        super().__init__(world)
         self._changes = 0
         self._nodes_ever = len(world.machines)
 
     def kinds(self) -> Mapping[Deed, float]:
+        size = self._serving.size
+        more = {self._declare: 1.0 if size.scaled else 0.0, self._slow_link: 1.0 if size.links else 0.0}
         return {
+            **{deed: weight for deed, weight in more.items() if weight},
             self._ask: 14.0,
             self._ask_six: 4.0,
             self._change_model: 1.5,
@@ -72,6 +88,12 @@ class Storm(Trouble):
             least, pinned = self._dice.pick((0, 0, 1, 2)), self._dice.chance(0.1)
             zoned, group = self._dice.chance(0.3), self._serving.group_of(model)
             host.configure(model_text(model, context, zoned=zoned, least=least, pinned=pinned, group=group))
+
+    def _declare(self) -> None:
+        model, terms = self._model(), self._dice.pick(DECLARED)
+        if host := self._host():
+            self._world.trace.fault("declared", model, terms)
+            host.declare(model, terms)
 
     def _remove_model(self) -> None:
         model = self._model()
@@ -148,7 +170,28 @@ class Storm(Trouble):
             self._nodes_ever += 1
             self._world.trace.event("came back", worker)
 
-    # What goes wrong with processes.
+    # What goes wrong with machines and processes.
+
+    def kill_worker(self) -> None:
+        """Some never come back; but never the one that has what the choosy ask for, nor more than a few."""
+        alive = sum(not one.gone_for_good for one in self._serving.machines)
+        few = alive * 4 > len(self._serving.machines) * 3
+        self.gone_for_good = self._serving.size.lost if few else 0.0
+        super().kill_worker()
+        first = self._serving.machines[0]
+        if first.gone_for_good:
+            first.gone_for_good = False
+            self.for_a_while(self.away_s(), lambda: self._start(first))
+
+    def _slow_link(self) -> None:
+        if known := self._known():
+            node, slow_s = self._dice.pick(known).node, self._dice.between(0.3, SLOW_MOST_S)
+            self._world.trace.fault("slow_link", node, f"{slow_s:.1f}")
+            self._world.slow_links[node] = slow_s
+            self.for_a_while(self.away_s(), lambda: self._mend_link(node))
+
+    def _mend_link(self, node: NodeId) -> None:
+        self._world.slow_links.pop(node, None)
 
     def _lose_process(self) -> None:
         processes = [process for worker in self._serving.machines for process in worker.processes.values()]

@@ -147,7 +147,7 @@ BREAKS = {
         first_seed=1,
     ),
     "a peer that has lost an install is waited for": Break(
-        {"remuda.scheduler.worker_calls.by_lists": wait_on}, "every_model_is_served", first_seed=94
+        {"remuda.scheduler.worker_calls.by_lists": wait_on}, "every_model_is_served"
     ),
     "drained nodes are routed to": Break(
         {"remuda.router.table._routable": routed_though_drained},

@@ -98,7 +98,7 @@ class ServingWorker(OurWorker):
 
     def come_back_as(self, node: NodeId) -> None:
         """It was removed, and registers anew: what an admin had said of it is forgotten."""
-        self.node = node
+        self.node, self.gone_for_good = node, False
         self.world.workers[node] = self
         self.terms.becomes(Terms(labels=self.own_labels, vram_bytes=self.memory.vram_bytes))
         if self.life is None:
@@ -255,6 +255,7 @@ class PeerWorker(ServingWorker):
 
 
 def _told(process: Process) -> RunningReplica:
+    taken = process.memory_bytes if process.model else 0
     return RunningReplica(
         model_id=process.key.model,
         replica_index=process.key.index,
@@ -262,4 +263,6 @@ def _told(process: Process) -> RunningReplica:
         address=process.address,
         state="stopping" if process.stopping else "ready",
         instance=process.instance,
+        ram_bytes=0 if process.in_vram else taken,
+        vram_bytes=taken if process.in_vram else 0,
     )

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from tests.sim.serving.frontends import ServingFrontend
     from tests.sim.serving.roster import ServingRoster
     from tests.sim.serving.workers import Process, ServingWorker
+    from tests.support.op_tables import ReplicaRow
 
 GB = 10**9
 SERVING = Pace(
@@ -52,10 +53,23 @@ class Size:
     models: tuple[int, int] = (3, 5)
     storm_s: float = 0.0
     groups: bool = False  # Some models are never loaded on one node together.
+    scaled: bool = False  # Admins declare how many replicas models have, and where.
+    links: bool = False  # Some machines are slow to reach.
+    lost: float = 0.0  # How likely a machine that dies never comes back.
+    measured: tuple[float, ...] = (1.0,)  # What models take, as shares of what is expected.
 
 
 SMALL: Final = Size()
-AN_HOUR: Final = Size(machines=(20, 20), models=(12, 20), storm_s=3600.0, groups=True)
+AN_HOUR: Final = Size(
+    machines=(20, 20),
+    models=(12, 20),
+    storm_s=3600.0,
+    groups=True,
+    scaled=True,
+    links=True,
+    lost=0.05,
+    measured=(0.6, 0.8, 1.0, 1.0),
+)
 
 
 @dataclass(slots=True)
@@ -66,6 +80,8 @@ class ServingWorld(World):
     sizes: dict[str, int] = field(default_factory=dict)  # Of the files of models, on every node.
     begun_at_s: dict[str, float] = field(default_factory=dict)  # Lives of workers, since they are known.
     machines: "list[ServingWorker]" = field(default_factory=list)  # All of them, whether nodes or not.
+    shares: dict[str, float] = field(default_factory=dict)  # Of models, that they take of what is expected.
+    taken: dict[tuple[str, str, bool], int] = field(default_factory=dict)  # By what was once loaded, truly.
 
     @property
     def workers_there(self) -> "list[ServingWorker]":
@@ -86,6 +102,12 @@ class ServingWorld(World):
     def group_of(self, model: str) -> str:
         """Every third model shares a group with every other third one."""
         return "room" if self.size.groups and list(self.sizes).index(model) % 3 == 0 else ""
+
+    def true_bytes(self, row: "ReplicaRow") -> int:
+        """What it takes when it is loaded: what is expected of the first of its kind, or less."""
+        kind = (row.key.model, row.revision, row.in_vram)
+        share = self.shares.get(row.key.model, 1.0)
+        return self.taken.setdefault(kind, int(row.memory_bytes * share))
 
     def machine_of(self, address: str) -> "ServingWorker":
         return next(one for one in self.machines if address.startswith(f"{one.machine}:"))
