@@ -60,15 +60,22 @@ def api_of(started: Started) -> str:
 
 
 def healthy_after(started: Started) -> float:
-    """Seconds from the command to a healthy node in the API."""
+    """Seconds from the command to a healthy node in the API. It is asked for seldom enough not to slow down
+    what it waits for."""
     url = api_of(started)
+    with httpx.Client(verify=PLAIN) as client:
 
-    def healthy() -> bool:
-        nodes = httpx.get(f"{url}/api/nodes", verify=PLAIN).json()
-        return any(node["status"] == "healthy" for node in nodes)
+        def healthy() -> bool:
+            nodes = client.get(f"{url}/api/nodes").json()
+            return any(node["status"] == "healthy" for node in nodes)
 
-    _wait(healthy)
+        _wait(healthy, every_s=0.05)
     return time.monotonic() - started.began
+
+
+def cpu_seconds(started: Started) -> float:
+    """Of all processes so far."""
+    return sum(sum(process.cpu_times()[:2]) for process in started.tree())
 
 
 def proportional_mib(process: psutil.Process) -> float:
@@ -85,7 +92,7 @@ def kind(process: psutil.Process) -> str:
     return "worker" if "remuda worker" in line else "frontend"
 
 
-def _wait(ask: Callable[[], object]) -> object:
+def _wait(ask: Callable[[], object], every_s: float = 0.01) -> object:
     deadline = time.monotonic() + START_LIMIT_S
     while time.monotonic() < deadline:
         try:
@@ -94,5 +101,5 @@ def _wait(ask: Callable[[], object]) -> object:
             answer = None
         if answer:
             return answer
-        time.sleep(0.01)
+        time.sleep(every_s)
     raise SystemExit(f"not ready within {START_LIMIT_S:.0f} s")
