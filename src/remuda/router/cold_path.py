@@ -39,6 +39,7 @@ from remuda.scheduler.demand import (
     StillLooking,
     UnderWay,
 )
+from remuda.scheduler.loader import LOADING
 from remuda.scheduler.model import REASONS_MAX, Replica, ReplicaState, Unplaceable
 from remuda.scheduler.ranking import NO_WISHES, NodeWishes
 from remuda.wire.backends import InstallPhase
@@ -198,11 +199,12 @@ def status_of(replica: Replica, view: View | None) -> LoadStatus:
         state = "failed" if step.state is State.FAILED else "pending"
         return LoadStatus(model, state, step.node_name)
     progress = next((one for _, one in view.progress if one.attempt == step.attempt), Progress(step.attempt))
-    if replica.state is ReplicaState.LOADING or progress.phase == InstallPhase.STARTING:
+    # The row may be read before it is written that the load has come so far.
+    if replica.state is ReplicaState.LOADING or progress.phase in (InstallPhase.STARTING, LOADING):
         return LoadStatus(model, "loading", step.node_name, _INSTALL_SHARE)
     if progress.phase in set(FilePhase):
         return _staging_status(model, step.node_name, progress)
-    if progress.phase in ("", InstallPhase.RESOLVING) and not progress.total_bytes:
+    if not (progress.current_bytes or progress.total_bytes or progress.phase == InstallPhase.EXTRACTING):
         return LoadStatus(model, "pending", step.node_name)  # It may have the backend already.
     return LoadStatus(
         model,

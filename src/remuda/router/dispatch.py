@@ -369,10 +369,21 @@ class RequestDispatcher:
                 )
             else:
                 seat_by_s = seat_by_s or self._clock.monotonic() + self._waits.seat_s
-                replicas = len(self._open_to(model, routing))
-                notes.begin(busy_cause(model, replicas, batch=routing.claim.batch), self._clock.monotonic())
-                if (route := await self._in_line(model, routing, seat_by_s)) is not None:
+                if (route := await self._busy(model, routing, notes, seat_by_s)) is not None:
                     return route
+
+    async def _busy(
+        self, model: str, routing: RoutingRecord, notes: WaitNotes, deadline_s: float
+    ) -> Route | None:
+        """As `_in_line`. Replicas come and go meanwhile: the cause of the wait says how many there were."""
+        batch, first = routing.claim.batch, len(self._open_to(model, routing))
+        cause = busy_cause(model, first, batch=batch)
+        notes.begin(cause, self._clock.monotonic())
+        try:
+            return await self._in_line(model, routing, deadline_s)
+        finally:
+            last = len(self._open_to(model, routing))
+            notes.reword(cause, busy_cause(model, first, last, batch=batch))
 
     async def _brought(
         self, model: str, left_s: float | None, routing: RoutingRecord, meanwhile: Meanwhile

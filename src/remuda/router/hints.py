@@ -13,6 +13,7 @@ HINTS_MAX: Final = 16
 
 # Why a request went to its replica.
 PREFERRED: Final = "the request prefers this node"
+SPARED: Final = "the request would rather avoid other nodes that have a replica"
 AVOIDED: Final = "the request would rather avoid this node, but no other had a replica with room"
 
 
@@ -27,7 +28,7 @@ class RoutingHints(NodeWishes):
         others = [route for route in routes if route not in avoided]
         preferred = [route for route in others if _meant(route, self.prefer)]
         yield preferred, PREFERRED
-        yield [route for route in others if route not in preferred], ""
+        yield [route for route in others if route not in preferred], SPARED if avoided else ""
         yield avoided, AVOIDED
 
 

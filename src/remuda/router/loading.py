@@ -120,6 +120,11 @@ class WaitNotes:
         self.end(at_s)
         self._cause, self._began_s = cause, at_s
 
+    def reword(self, before: str, after: str) -> None:
+        """What it waits for has changed, or is known better by now."""
+        if self._cause == before:
+            self._cause = after
+
     def end(self, at_s: float) -> None:
         """It has what it waited for, or has given up."""
         cause, self._cause = self._cause, ""
@@ -138,21 +143,28 @@ def load_cause(status: LoadStatus) -> str:
         case _ if status.waits_for:
             return f"room for {status.model} ({status.waits_for})"
         case "installing":
+<<<<<<< HEAD
             return f"its backend to be installed or started{where}"
         case "staging":
+=======
+            return f"its backend to be installed{where}"
+        case "staging" if 0 < status.progress < 100:  # Files that are there already are 100 % at once.
+>>>>>>> 3fc15a58 (router: causes of waits and choices are what was true of them)
             return f"the files of {status.model} to be copied{where.replace(' on ', ' to ')}"
-        case "loading":
+        case _ if status.node:  # Also while it is only looked whether anything has to be copied or installed.
             return f"{status.model} to be loaded{where}"
-        case "pending" if status.node:
-            return f"the load of {status.model} to begin{where}"
         case _:
             return f"a node for {status.model}"
 
 
-def busy_cause(model: str, replicas: int, *, batch: bool = False) -> str:
+def busy_cause(model: str, replicas: int, at_the_end: int | None = None, *, batch: bool = False) -> str:
+    """`replicas` when the wait began. `at_the_end`: when it was over, if it is."""
     if batch:
         return f"a replica of {model} that no other key needs, for its key is of the batch class"
-    return f"a free replica of {model}: {_all(replicas)} busy"
+    if at_the_end in (None, replicas):
+        return f"a free replica of {model}: {_all(replicas)} busy"
+    left = str(at_the_end) if at_the_end else "none"
+    return f"a free replica of {model}: all were busy ({replicas} at first, {left} at the end)"
 
 
 def _all(replicas: int) -> str:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remuda.core.errors import Invalid
-from remuda.router.hints import AVOIDED, HINTS_MAX, PREFERRED, RoutingHints, hints_of
+from remuda.router.hints import AVOIDED, HINTS_MAX, PREFERRED, SPARED, RoutingHints, hints_of
 from tests.support.scripted_upstreams import route_to
 
 ROUTES = [
@@ -31,7 +31,12 @@ def test_too_many_are_refused() -> None:
 def test_preferred_come_first_and_avoided_last() -> None:
     hints = RoutingHints(frozenset({"room=attic"}), frozenset({"n1"}))
     tiers = [([route.node_name for route in routes], why) for routes, why in hints.tiers(ROUTES)]
-    assert tiers == [(["n0"], PREFERRED), (["n2", "n3"], ""), (["n1"], AVOIDED)]
+    assert tiers == [(["n0"], PREFERRED), (["n2", "n3"], SPARED), (["n1"], AVOIDED)]
+
+
+def test_avoiding_a_node_without_a_replica_decides_nothing() -> None:
+    whys = [why for routes, why in RoutingHints(avoid=frozenset({"elsewhere"})).tiers(ROUTES) if routes]
+    assert whys == [""]
 
 
 @given(named, named)

@@ -53,7 +53,10 @@ def test_bytes_of_the_backend_are_the_first_four_fifths() -> None:
     )
 
 
-@pytest.mark.parametrize(("phase", "told"), [("resolving", "pending"), ("starting", "loading")])
+@pytest.mark.parametrize(
+    ("phase", "told"),
+    [("resolving", "pending"), ("downloading", "pending"), ("starting", "loading"), ("loading", "loading")],
+)
 def test_a_backend_that_is_there_is_not_said_to_be_installed(phase: str, told: str) -> None:
     heard = Progress(2, fraction=1.0, phase=phase)
     assert status_of(STAGING, a_view(State.RUNNING, heard)).state == told

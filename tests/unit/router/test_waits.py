@@ -27,16 +27,42 @@ def test_causes_are_sentences_without_figures_that_change() -> None:
     told = [
         load_cause(LoadStatus("qwen")),
         load_cause(LoadStatus("qwen", waits_for="gpu-1: it is busy")),
+        load_cause(LoadStatus("qwen", "pending", "gpu-1")),
         load_cause(LoadStatus("qwen", "staging", "gpu-1", 40.0)),
+        load_cause(LoadStatus("qwen", "installing", "gpu-1", 20.0)),
         load_cause(LoadStatus("qwen", "loading", "gpu-1", 80.0)),
         busy_cause("qwen", 1),
         busy_cause("qwen", 3),
+        busy_cause("qwen", 3, 3),
+        busy_cause("qwen", 1, 3),
+        busy_cause("qwen", 1, 0),
     ]
     assert told == [
         "a node for qwen",
         "room for qwen (gpu-1: it is busy)",
+        "qwen to be loaded on gpu-1",
         "the files of qwen to be copied to gpu-1",
+        "its backend to be installed on gpu-1",
         "qwen to be loaded on gpu-1",
         "a free replica of qwen: the only one was busy",
         "a free replica of qwen: all 3 were busy",
+        "a free replica of qwen: all 3 were busy",
+        "a free replica of qwen: all were busy (1 at first, 3 at the end)",
+        "a free replica of qwen: all were busy (1 at first, none at the end)",
     ]
+
+
+def test_files_that_are_there_or_only_read_are_not_said_to_be_copied() -> None:
+    """They count as 100 % at once, and what is read for its hash as nothing."""
+    told = {load_cause(LoadStatus("qwen", "staging", "gpu-1", percent)) for percent in (0.0, 100.0)}
+    assert told == {"qwen to be loaded on gpu-1"}
+
+
+def test_a_cause_is_reworded_only_while_it_lasts() -> None:
+    notes = WaitNotes()
+    notes.begin("a seat", 0)
+    notes.reword("a seat", "a better seat")
+    notes.begin("a node", 2)
+    notes.reword("a seat", "no seat")
+    notes.end(3)
+    assert notes.over == [("a better seat", 2), ("a node", 1)]

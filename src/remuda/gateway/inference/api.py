@@ -212,7 +212,9 @@ class InferenceHandler:
             response.caller, response.key_id = key.name, key.id
             response.routing.claim = claim_of(key)
         if PREFER in request.headers or AVOID in request.headers:
-            response.routing.hints = hints_in(request.headers, key, admin=self._admission.is_admin(key))
+            response.routing.hints = hints_in(
+                request.headers, key, open_to_all=self._admission.is_admin(None)
+            )
         if _SHOW_NODE in request.headers and self._admission.may_see_nodes(key):
             response.expose_node = True
         response.routing.nodes_only = _VIA in request.headers

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Final
 
-from remuda.accounts.keys import ApiKey
+from remuda.accounts.keys import ApiKey, KeyScope
 from remuda.core.errors import Forbidden
 from remuda.router.fairness import SeatClaim
 from remuda.router.hints import RoutingHints, hints_of
@@ -19,9 +19,9 @@ def claim_of(key: ApiKey) -> SeatClaim:
     return SeatClaim(key.id, key.terms.weight, key.terms.batch)
 
 
-def hints_in(headers: Mapping[bytes, bytes], key: ApiKey | None, *, admin: bool) -> RoutingHints:
-    """Forbidden with a key that may not choose."""
-    if not admin and not (key is not None and key.terms.may_route):
+def hints_in(headers: Mapping[bytes, bytes], key: ApiKey | None, *, open_to_all: bool) -> RoutingHints:
+    """Forbidden with a key that may not choose, also on loopback (`open_to_all`), where none is needed."""
+    if not (open_to_all if key is None else key.terms.may_route or key.scope is KeyScope.ADMIN):
         raise Forbidden(
             "X-Remuda-Prefer and X-Remuda-Avoid take a key that may choose nodes",
             hint="leave the headers out, or let the key: remuda keys edit NAME --may-route",

@@ -209,8 +209,10 @@ async def test_requests_that_belong_together_go_to_one_replica(policy: str) -> N
     assert found[3].why in (PREFIX, SESSION)
 
 
-async def test_hints_choose_among_replicas_and_take_a_key_that_may() -> None:
-    made = gateway(keys_required=True)
+@pytest.mark.parametrize("keys_required", [True, False])
+async def test_hints_choose_among_replicas_and_take_a_key_that_may(keys_required: bool) -> None:
+    """Also where no key is needed: one that is sent counts for what it may."""
+    made = gateway(keys_required=keys_required)
     routes = tuple(route_to("m", index, f"gpu-{index}") for index in range(3))
     made.tables.replace(table(RoutedModel(ModelConfig(name="m", backend="echo"), routes, listed=True)))
     plain, _ = await made.keyring.create("plain", KeyScope.INFERENCE)
