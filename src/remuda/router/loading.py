@@ -143,13 +143,8 @@ def load_cause(status: LoadStatus) -> str:
         case _ if status.waits_for:
             return f"room for {status.model} ({status.waits_for})"
         case "installing":
-<<<<<<< HEAD
-            return f"its backend to be installed or started{where}"
-        case "staging":
-=======
             return f"its backend to be installed{where}"
         case "staging" if 0 < status.progress < 100:  # Files that are there already are 100 % at once.
->>>>>>> 3fc15a58 (router: causes of waits and choices are what was true of them)
             return f"the files of {status.model} to be copied{where.replace(' on ', ' to ')}"
         case _ if status.node:  # Also while it is only looked whether anything has to be copied or installed.
             return f"{status.model} to be loaded{where}"
