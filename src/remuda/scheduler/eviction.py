@@ -43,8 +43,11 @@ BESIDE: Final = Turn(evicts=False)
 
 def spares(configs: Mapping[str, ModelConfig], rows: Sequence[Replica]) -> Mapping[str, int]:
     """Of models that keep some replicas: how many of those that are loaded may go."""
+    of_model = defaultdict[str, list[Replica]](list)
+    for row in rows:
+        of_model[row.key.model].append(row)
     return {
-        name: 0 if config.pinned else spare(name, config, rows)
+        name: 0 if config.pinned else spare(name, config, of_model.get(name, ()))
         for name, config in configs.items()
         if config.pinned or config.everywhere or config.min_replicas
     }

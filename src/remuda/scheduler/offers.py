@@ -234,7 +234,7 @@ def _gpu_offers(
     rows: Sequence[Replica], uses: Mapping[ReplicaKey, MemoryUse], view: ObservedNode, node: Node
 ) -> tuple[GpuOffer, ...]:
     """As reported, less what was set aside there. What may go to any of them is taken off each."""
-    if view.report is None:
+    if view.report is None or not view.report.gpus:
         return ()
     not_shown = [row for row in rows if row.in_vram and not _is_shown(row, node)]
 

@@ -93,7 +93,10 @@ def counting(
     rows: Sequence[Replica], config: ModelConfig, nodes: Mapping[NodeId, ObservedNode]
 ) -> list[Replica]:
     """Those that serve, or are about to, of the present configuration."""
-    return [row for row in rows if row.revision == config.revision and _serves(row, config, nodes)]
+    if not rows:
+        return []
+    revision = config.revision  # Which is computed each time.
+    return [row for row in rows if row.revision == revision and _serves(row, config, nodes)]
 
 
 def _serves(row: Replica, config: ModelConfig, nodes: Mapping[NodeId, ObservedNode]) -> bool:
@@ -194,7 +197,10 @@ def spare(model: str, config: ModelConfig, rows: Sequence[Replica]) -> int:
     if config.everywhere:
         return 0
     loaded = [row for row in rows if row.key.model == model and row.state is ReplicaState.LOADED]
-    present = sum(row.revision == config.revision for row in loaded)
+    if len(loaded) <= config.min_replicas:
+        return 0
+    revision = config.revision  # Which is computed each time.
+    present = sum(row.revision == revision for row in loaded)
     return max(present - config.min_replicas, 0)
 
 
