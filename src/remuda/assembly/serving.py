@@ -573,6 +573,7 @@ class ServingRig:
             self._peers.everywhere,
             self._keeper,
             self._routing.chooser.hot_spots,
+            self._memory.known,
         )
         return ReplicaKeeper(deps)
 

@@ -67,7 +67,7 @@ def offer_of(need: Need, view: ObservedNode, facts: FactsByNode) -> NodeOffer:
     ceiling = node_vram_ceiling(node)
     unreached = view.standing.unreached.get(fleet.frontend, "")
     uses = {row.key: use_of(row, view.report) for row in rows}
-    vram_free, ram_free = _free(node, ceiling, uses, {row.key for row in rows if _is_shown(row, node)})
+    vram_free, ram_free = _free(node, ceiling, uses, {row.key for row in rows if is_shown(row, node)})
     kind = MemoryKey(need.model, need.revision, build_of(view, need.backend), hardware_of(node))
     stay = staying(rows, facts.stays)
     leaving = sum(_leaves(row) and row.key.model == need.model for row in rows)
@@ -236,7 +236,7 @@ def _gpu_offers(
     """As reported, less what was set aside there. What may go to any of them is taken off each."""
     if view.report is None or not view.report.gpus:
         return ()
-    not_shown = [row for row in rows if row.in_vram and not _is_shown(row, node)]
+    not_shown = [row for row in rows if row.in_vram and not is_shown(row, node)]
 
     def set_aside(index: int) -> int:
         on = (row for row in not_shown if not row.gpus or index in row.gpus)
@@ -260,7 +260,7 @@ def _in_ram(uses: Iterable[MemoryUse], *, unified: bool) -> int:
     return sum(use.ram_bytes + (use.vram_bytes if unified else 0) for use in uses)
 
 
-def _is_shown(row: Replica, node: Node) -> bool:
+def is_shown(row: Replica, node: Node) -> bool:
     """The node's figures were taken after it had its memory."""
     if row.state is ReplicaState.LOADED:
         written = row.updated_at

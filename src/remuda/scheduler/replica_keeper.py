@@ -21,7 +21,9 @@ from remuda.ops.model import OpId, UnloadCause, UnloadReason
 from remuda.scheduler.catalogue import Catalogued, ModelCatalogue
 from remuda.scheduler.eviction import BESIDE, FIRST, Turn
 from remuda.scheduler.load_ops import UnloadRequests
+from remuda.scheduler.measured_memory import MemoryBook
 from remuda.scheduler.model import Replica, Replicas, ReplicaState, Unplaceable
+from remuda.scheduler.node_room import RoomInputs, RoomLeft, grew, least, measured_room, room
 from remuda.scheduler.ports import ReplicaRows, RoutingTable
 from remuda.scheduler.replica_goals import (
     AddReplica,
@@ -59,7 +61,7 @@ class ReplicaPlaces(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class KeeperDeps:
-    """`in_flight` counts over all frontends. `hot`: see GoalInputs."""
+    """`in_flight` counts over all frontends. `hot`: see GoalInputs. `memory`: as for placing."""
 
     replicas: ReplicaRows
     scheduling: SchedulingStore
@@ -70,12 +72,14 @@ class KeeperDeps:
     in_flight: Callable[[ReplicaKey], int]
     table: RoutingTable
     hot: Callable[[], Mapping[str, int]] = dict
+    memory: Callable[[], MemoryBook] = MemoryBook
 
 
 class ReplicaKeeper:
     def __init__(self, deps: KeeperDeps) -> None:
         self._deps = deps
         self._busy_since: Mapping[str, datetime] = {}
+        self._refused: dict[str, RoomLeft] = {}  # What there was when a model was refused here last.
         self._begun: dict[OpId, str] = {}  # Loads that were begun here and are not over, by model.
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
@@ -119,6 +123,7 @@ class ReplicaKeeper:
             await self._remove(removal.replica)
         cooldowns = await self._deps.scheduling.cooldowns()
         for model in cooldowns.keys() & found.settled:
+            self._refused.pop(model, None)
             await self._deps.scheduling.put_cooldown(model, None)
         refused = set[str]()
         for model in self._failed(seen):
@@ -126,9 +131,10 @@ class ReplicaKeeper:
                 fleet = fingerprint(models[model], nodes.values())
                 await self._cool_down(model, cooldowns.get(model), seen.now, fleet, _LOAD_FAILED)
                 refused.add(model)
+        look = _Look(seen, nodes)
         for one in found.add:
             if one.model not in refused and not await self._add(
-                models[one.model], one, seen, nodes, cooldowns.get(one.model)
+                models[one.model], one, look, cooldowns.get(one.model)
             ):
                 refused.add(one.model)
 
@@ -157,16 +163,12 @@ class ReplicaKeeper:
         await self._deps.scheduling.put_cooldown(model, later)
 
     async def _add(
-        self,
-        model: Catalogued,
-        one: AddReplica,
-        seen: Replicas,
-        nodes: Mapping[NodeId, ObservedNode],
-        cooldown: Cooldown | None,
+        self, model: Catalogued, one: AddReplica, look: "_Look", cooldown: Cooldown | None
     ) -> bool:
         """False: nothing more of this model is tried in this pass."""
+        seen, nodes = look.seen, look.nodes
         fleet = fingerprint(model, nodes.values())
-        if cools_down(cooldown, seen.now, fleet):
+        if cools_down(cooldown, seen.now, fleet) and not self._has_more_room(one.model, look, cooldown):
             return False
 
         def wanted(seen_then: Replicas) -> bool:
@@ -179,11 +181,7 @@ class ReplicaKeeper:
         except Conflict:  # Another frontend was quicker.
             return False
         if isinstance(begun, Unplaceable):
-            why = "; ".join(begun.told(most=3))[:_WHY_CHARS_MAX]
-            await self._cool_down(
-                one.model, cooldown, seen.now, fleet, why, waiting_helps=begun.waiting_helps
-            )
-            log.info("replica_not_placed", model=one.model, wanted=one.why, reason=why)
+            await self._refuse(one, begun, look, fleet, cooldown)
             return False
         if begun is None:
             return False
@@ -191,12 +189,50 @@ class ReplicaKeeper:
         log.info("replica_added", replica=str(begun.key), node=begun.node, reason=one.why)
         return True
 
+    async def _refuse(
+        self, one: AddReplica, found: Unplaceable, look: "_Look", fleet: str, before: Cooldown | None
+    ) -> None:
+        why = "; ".join(found.told(most=3))[:_WHY_CHARS_MAX]
+        helps = found.waiting_helps
+        await self._cool_down(one.model, before, look.seen.now, fleet, why, waiting_helps=helps)
+        if before is None or before.why != why:
+            log.info("replica_not_placed", model=one.model, wanted=one.why, reason=why)
+        # It was refused some time between these two looks.
+        nodes = {view.standing.node.id: view for view in await self._deps.nodes()}
+        again = _Look(await self._deps.replicas.replicas(), nodes)
+        self._refused[one.model] = least(self._room(one.model, look), self._room(one.model, again))
+
+    def _has_more_room(self, model: str, look: "_Look", cooldown: Cooldown | None) -> bool:
+        """Than when it was refused. What another frontend was refused is tried here once: what there was then
+        is not known here."""
+        if cooldown is not None and cooldown.why == _LOAD_FAILED:  # RoomLeft is not what it lacked.
+            return False
+        before = self._refused.get(model)
+        return before is None or grew(before, self._room(model, look))
+
+    def _room(self, model: str, look: "_Look") -> RoomLeft:
+        known, memory = self._deps.catalogue.models.items(), self._deps.memory()
+        if look.room is None:
+            configs = {name: one.config for name, one in known}
+            inputs = RoomInputs(look.seen, look.nodes, configs, self._deps.in_flight)
+            look.room = room(inputs)
+        return {**look.room, **measured_room(model, memory)}
+
     async def _remove(self, replica: Replica) -> None:
         try:
             await self._deps.unloads.ask(replica, BY, UnloadReason(UnloadCause.IDLE))
             log.info("replica_removed", replica=str(replica.key), reason="fewer are enough")
         except Conflict as error:
             log.info("replica_not_removed", replica=str(replica.key), reason=error.message)
+
+
+@dataclass(slots=True)
+class _Look:
+    """What was seen at one instant."""
+
+    seen: Replicas
+    nodes: Mapping[NodeId, ObservedNode]
+    room: RoomLeft | None = None  # Computed only where something is refused.
 
 
 def fingerprint(model: Catalogued, nodes: Iterable[ObservedNode]) -> str:

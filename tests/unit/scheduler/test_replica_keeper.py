@@ -10,7 +10,7 @@ from remuda.fleet.verdicts import ObservedNode
 from remuda.gallery.model import Reading
 from remuda.ops.model import Kind
 from remuda.ops.ports import Filter
-from remuda.scheduler.model import ReplicaState
+from remuda.scheduler.model import Replica, ReplicaState
 from remuda.scheduler.replica_keeper import KeeperDeps, ReplicaKeeper
 from remuda.scheduler.scheduling import SchedulingTerms
 from remuda.store.scheduling import SqlSchedulingStore
@@ -157,3 +157,39 @@ async def test_load_that_fails_is_begun_again_after_a_pause(rig: PlacingRig) -> 
     assert await rig.replicas.move(again, replace(again, state=ReplicaState.LOADED, boot=BootId("boot-1")))
     await its_keeper.pass_once()
     assert await store.cooldowns() == {}
+
+
+async def full_of(rig: PlacingRig, *models: str) -> list[Replica]:
+    """Each node has memory for one replica, and one of these models is loaded there and pinned."""
+    await rig.configure(
+        a_model(more="min_replicas: 1\n"), *(a_model(name, "pinned: true\n") for name in models)
+    )
+    held: list[Replica] = []
+    for machine, name in zip(rig.machines, models, strict=True):
+        machine.ram_gb = 5.5
+        machine.files[f"{name}.gguf"] = 1
+        held.append(await rig.loaded(name, machine.id))
+    return held
+
+
+async def test_memory_that_becomes_free_ends_the_wait_for_a_missing_replica(rig: PlacingRig) -> None:
+    """By whatever it becomes free: an unload, a crash, an eviction."""
+    pinned, _ = await full_of(rig, "one", "two")
+    its_keeper, store = keeper(rig), SqlSchedulingStore(rig.database)
+    await its_keeper.pass_once()
+    assert "no idle model could be unloaded" in (await store.cooldowns())["qwen"].why
+    before = (await store.cooldowns())["qwen"]
+    await its_keeper.pass_once()
+    assert (await store.cooldowns())["qwen"] == before, "nothing has changed, so nothing is tried"
+    await rig.replicas.remove(pinned)
+    await its_keeper.pass_once()
+    assert [row.node for row in await rig.rows() if row.key.model == "qwen"] == [NODE]
+
+
+async def test_frontend_that_begins_tries_what_another_was_refused(rig: PlacingRig) -> None:
+    """What there was then is not known here, so it may have become free since."""
+    pinned, _ = await full_of(rig, "one", "two")
+    await keeper(rig).pass_once()
+    await rig.replicas.remove(pinned)
+    await keeper(rig).pass_once()
+    assert [row.node for row in await rig.rows() if row.key.model == "qwen"] == [NODE]
