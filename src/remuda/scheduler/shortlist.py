@@ -26,7 +26,7 @@ from remuda.scheduler.placement import Fit, NodeRefusal, look, nowhere
 from remuda.scheduler.ranking import Rank, usual_speed
 
 _SLICE: Final = 200  # Glances at nodes between two pauses: about a millisecond.
-_OF_AN_OFFER: Final = 10  # It costs as much as so many glances.
+_OF_AN_OFFER: Final = 20  # It costs as much as so many glances.
 _OFFERS: Final = _SLICE // _OF_AN_OFFER
 
 

@@ -60,10 +60,10 @@ def kept_for_minimum(rows: Iterable[Replica], configs: Mapping[str, ModelConfig]
     count = Counter[str]()
     for row in sorted(rows, key=lambda row: (row.key.model, row.key.index)):
         config = configs.get(row.key.model)
-        present = config is not None and row.revision == config.revision
-        if config is None or not present or row.state is not ReplicaState.LOADED:
+        if config is None or row.state is not ReplicaState.LOADED:
             continue
-        if config.everywhere or count[row.key.model] < config.min_replicas:
+        stays = config.everywhere or count[row.key.model] < config.min_replicas
+        if stays and row.revision == config.revision:  # In this order: a revision is computed each time.
             kept.add(row.key)
             count[row.key.model] += 1
     return frozenset(kept)
