@@ -9,6 +9,7 @@ from remuda.core.optional_imports import hidden
 
 HEAVY = {"alembic", "grpc", "mako", "psycopg", "pydantic.v1.main", "pygments", "rich"}
 HEAVY |= {"sqlalchemy.dialects.postgresql"}
+OF_FRONTENDS = {"fastapi", "msgspec", "remuda.inference.requests", "sqlalchemy"}
 LOADED = """
 import sys
 from remuda.core.optional_imports import import_without_extras
@@ -18,9 +19,9 @@ print(*sorted({heavy} & set(sys.modules)))
 """
 
 
-@pytest.mark.parametrize("module", ["up", "worker"])
-def test_what_a_start_does_not_need_is_not_imported(module: str) -> None:
-    program = LOADED.format(module=module, heavy=HEAVY)
+@pytest.mark.parametrize(("module", "heavy"), [("up", HEAVY), ("worker", HEAVY | OF_FRONTENDS)])
+def test_what_a_start_does_not_need_is_not_imported(module: str, heavy: set[str]) -> None:
+    program = LOADED.format(module=module, heavy=heavy)
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.split() == []
 

@@ -9,7 +9,7 @@ import math
 import ssl
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 import anyio
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
@@ -19,9 +19,11 @@ from remuda.core.reach import host_and_port
 from remuda.host.outbound import connected
 from remuda.host.tunnels import Proxy, proxy_to, tunnel
 from remuda.inference.failures import Fault, UpstreamFailed
-from remuda.inference.model import ReplicaEndpoint
 from remuda.upstreams import sockets
 from remuda.upstreams.sockets import turned_away
+
+if TYPE_CHECKING:  # Workers use this client, and know nothing of requests.
+    from remuda.inference.model import ReplicaEndpoint
 
 _JOINED_BYTES_MAX: Final = 64 << 10  # Copying a body to its head costs less than two buffers do, up to here.
 HELD_BYTES_MAX: Final = 256 << 10  # Of the unread part of a body; the socket then waits.
@@ -256,7 +258,7 @@ async def body_of(answer: HttpConnection, bytes_max: int) -> bytes:
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
-def json_head(endpoint: ReplicaEndpoint, path: str, *added: str) -> bytes:
+def json_head(endpoint: "ReplicaEndpoint", path: str, *added: str) -> bytes:
     """Of a request that posts JSON: all of it but the length of the body. `added` are header lines."""
     asked = path.removeprefix("/v1") if endpoint.versioned else path
     lines = (
