@@ -16,6 +16,9 @@ _MIB = 1 << 20
 _GIB = 1 << 30
 _TAGS_MAX = 4
 _UNREACHABLE = "unreachable"
+_LET_IN_TOGETHER = (
+    "\nBUSY above the limit: frontends let requests in at the same moment; the engine queues what exceeds it"
+)
 
 
 def model_table(
@@ -73,7 +76,9 @@ def replica_table(replicas: Sequence[ReplicaView], now: datetime, output: Consol
         Column("UNLOADS", [_until(one, now) for one in replicas], needed=3),
         Column("BACKEND", [one.backend for one in replicas], needed=4),
     ]
-    return fitting(columns, output)
+    table = fitting(columns, output)
+    over = any(one.parallel and one.in_flight > one.parallel for one in replicas)
+    return Group(table, Text(_LET_IN_TOGETHER)) if over else table
 
 
 def files_on(model: ModelItem) -> str:

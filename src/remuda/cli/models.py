@@ -155,8 +155,9 @@ def list_replicas(options: ClientOptions) -> None:
     """List loaded models: on which node, how busy, and when they are unloaded if idle.
 
     A model loaded on two nodes, or twice on one, has a line for each of these replicas. BUSY: how many
-    requests it answers now, of how many at once. MEMORY with a ~ is computed, and not measured yet. Not
-    confirmed: its worker was not heard for so long, so whether it still runs is not known.
+    requests it has now, of how many it takes at once; more only where several frontends let one in at the
+    same moment, which the engine queues. MEMORY with a ~ is computed, and not measured yet. Not confirmed:
+    its worker was not heard for so long, so whether it still runs is not known.
     """
     with connect(options) as client:
         answer = client.get("api", "replicas")

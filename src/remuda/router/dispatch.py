@@ -455,10 +455,12 @@ class RequestDispatcher:
             self._wake_next(model)
 
     async def _first_called(self, turn: anyio.Event, left_s: float) -> None:
-        """Or the table changes, or others may have told that they have less in flight."""
+        """Or the table changes, or others have told what they have in flight, or may have been silent."""
+        changes = self._tables.changed, self._ledger.elsewhere_changed
         with anyio.move_on_after(min(left_s, _TOLD_S)):
             async with anyio.create_task_group() as either:
-                either.start_soon(_then_cancel, self._tables.changed, either.cancel_scope)
+                for changed in changes:
+                    either.start_soon(_then_cancel, changed, either.cancel_scope)
                 await turn.wait()
                 either.cancel_scope.cancel()
 

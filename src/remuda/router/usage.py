@@ -1,5 +1,6 @@
 """How replicas are used: requests in flight, counted by the process that holds them, in this one place;
-those of other frontends, which they tell each other about once a second; and when this frontend last used
+those of other frontends, which they tell each other about once a second, and soon after one took or gave back
+a seat of a replica that has only so many; and when this frontend last used
 which replicas, recorded soon after a pause and now and then while the use lasts, but not with each request.
 
 A frontend that has not spoken for a while has nothing in flight, as far as the choice of a replica goes;
@@ -19,6 +20,7 @@ from anyio.abc import TaskStatus
 from remuda.core.broadcast import DebouncedBroadcast
 from remuda.core.clock import Clock
 from remuda.core.errors import RemudaError
+from remuda.core.events import AutoResetEvent, Notifier
 from remuda.core.ids import FrontendId, ReplicaKey
 from remuda.ops.broadcast import FrontendSubject
 from remuda.ops.ports import BusPort
@@ -40,6 +42,13 @@ class RequestLedger:
         self._turns: dict[ReplicaKey, int] = {}
         self._turn = 0
         self._elsewhere: Mapping[ReplicaKey, int] = {}
+        self._elsewhere_changes = Notifier()
+        self.seats_changed = AutoResetEvent()  # For the one who tells other frontends.
+
+    @property
+    def elsewhere_changed(self) -> anyio.Event:
+        """Set when others have told that they have more or less in flight."""
+        return self._elsewhere_changes.changed
 
     def begin(self, route: Route) -> None:
         """One more request is in flight there. The caller calls `end` too, however the request ends."""
@@ -47,6 +56,8 @@ class RequestLedger:
         self._turn += 1
         self._turns[key] = self._turn
         self._own[key] = self._own.get(key, 0) + 1
+        if route.parallel:
+            self.seats_changed.set()
 
     def end(self, route: Route) -> None:
         key = route.key
@@ -56,6 +67,8 @@ class RequestLedger:
             self._own[key] = left
         else:
             del self._own[key]
+        if route.parallel:
+            self.seats_changed.set()
 
     def load(self, route: Route) -> int:
         return self._own.get(route.key, 0) + self._elsewhere.get(route.key, 0)
@@ -73,7 +86,9 @@ class RequestLedger:
 
     def set_elsewhere(self, elsewhere: Mapping[ReplicaKey, int]) -> None:
         """What all other frontends have in flight."""
-        self._elsewhere = elsewhere
+        if elsewhere != self._elsewhere:
+            self._elsewhere = elsewhere
+            self._elsewhere_changes.notify()
 
     def keep(self, keys: frozenset[ReplicaKey]) -> None:
         """Forget whose turn it was, of replicas that are no more."""
@@ -163,10 +178,19 @@ class PeerLoads:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._subject.listen, self._receive)
             tasks.start_soon(self._broadcast.run)
+            tasks.start_soon(self._tell_seats)
             task_status.started()
             while True:
                 await self._tables.changed.wait()
                 self._broadcast.send()
+
+    async def _tell_seats(self) -> None:
+        """Others let in as many as they believe that there is room for."""
+        while True:
+            await self._ledger.seats_changed.wait()
+            if self._announced:
+                self._broadcast.send()
+            await anyio.sleep(_GAP_S)
 
     async def _publish(self) -> bool:
         self._forget()

@@ -582,3 +582,10 @@ def test_pieces_of_a_stream_become_text_and_figures() -> None:
 def test_error_in_the_stream_is_told() -> None:
     with pytest.raises(PeerFailed, match="the backend crashed"):
         list(_pieces({"error": {"message": "the backend crashed"}}, ChatReply()))
+
+
+def test_more_requests_than_a_replica_takes_at_once_are_explained() -> None:
+    full, over = (ReplicaView(model="qwen", node="n", parallel=1, in_flight=count) for count in (1, 2))
+    output = Console(width=200, file=StringIO())
+    assert "queues" not in shown(replica_table([full], NOON, output))
+    assert "the engine queues what exceeds it" in shown(replica_table([full, over], NOON, output))

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from types import MappingProxyType
 
 import anyio
@@ -172,3 +173,16 @@ async def test_garbage_is_not_heard(pair: Pair) -> None:
 
 async def test_this_frontend_is_alive_whatever_the_store_says() -> None:
     assert await Frontend(ONE, SharedLines()).loads.alive() == {ONE, TWO, THREE}
+
+
+async def test_a_seat_is_told_when_it_is_taken_and_when_it_is_free_again() -> None:
+    """Others let in as many as they believe that there is room for, and need not wait to hear of more."""
+    lines, narrow = SharedLines(), replace(ROUTE, parallel=1)
+    one, two = Frontend(ONE, lines, every_s=3600), Frontend(TWO, lines, every_s=3600)
+    async with one.running(), two.running():
+        await wait_until(lambda: TWO in one.loads.heard())
+        with holding(one.ledger, narrow):
+            changed = two.ledger.elsewhere_changed
+            await wait_until(lambda: two.ledger.load(narrow) == 1)
+            assert changed.is_set()
+        await wait_until(lambda: two.ledger.load(narrow) == 0)
