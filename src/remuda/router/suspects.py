@@ -14,7 +14,7 @@ from anyio.abc import TaskStatus
 from remuda.core.errors import RemudaError
 from remuda.core.ids import NodeId
 from remuda.core.tasks import TaskOwner
-from remuda.inference.failures import Fault, UpstreamFailed
+from remuda.inference.failures import UpstreamFailed
 from remuda.router.live_table import Tables
 from remuda.router.table import Route, RouteId
 from remuda.scheduler.inspection import Inspection, Inspector, ReplicaHealth, Suspect
@@ -52,7 +52,7 @@ class Suspects:
         log.warning("replica_suspected", replica=str(route.key), node=route.node_name, reason=why.message)
         self._open[route.id] = anyio.Event()
         self._tables.leave_out(route)
-        self._tasks.start(self._look, route, _suspect(route, why.fault))
+        self._tasks.start(self._look, route, _suspect(route, why))
 
     async def fence(self, route: Route, why: UpstreamFailed) -> None:
         """Not to be chosen any more; returns when it is known what becomes of it."""
@@ -115,7 +115,14 @@ class Suspects:
                 return
 
 
-def _suspect(route: Route, fault: Fault) -> Suspect:
+def _suspect(route: Route, why: UpstreamFailed) -> Suspect:
     return Suspect(
-        route.key, route.change, route.node, route.node_name, route.endpoint, route.instance, fault
+        route.key,
+        route.change,
+        route.node,
+        route.node_name,
+        route.endpoint,
+        route.instance,
+        why.fault,
+        why.message,
     )

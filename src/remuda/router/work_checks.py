@@ -254,6 +254,8 @@ class WorkChecks:
                 why = failure.message
                 if failure.fault is Fault.REFUSED:
                     return CheckOutcome.UNCHECKABLE, why
+                if not self._tables.has(route):  # It is being unloaded, or others look into it already.
+                    return CheckOutcome.LOST, why
                 if failure.elsewhere:
                     await self._fence(route, failure)
                     return CheckOutcome.LOST, why

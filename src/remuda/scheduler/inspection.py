@@ -44,6 +44,7 @@ class Suspect:
     endpoint: ReplicaEndpoint
     instance: str
     fault: Fault
+    why: str = ""  # It failed, in words.
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +76,13 @@ class Inspector:
         return Inspection(health, await self._forget(suspect) if gone else None)
 
     async def follow_up(self, suspect: Suspect, found: Inspection) -> None:
-        """What no request has to wait for: one that lost its model is stopped, for it holds memory and serves
-        nothing we know; one whose process is gone is noted."""
+        """What no request has to wait for: it is noted, and one that lost its model is stopped, for it holds
+        memory and serves nothing we know."""
         if found.forgotten is None:
             return
         if suspect.fault is Fault.NOT_LOADED:
+            why = f"taken out of service: {suspect.why}"
+            await self._history.note_lost(suspect.node, str(suspect.key), why)
             await self._stop(found.forgotten)
         else:
             why = f"its process on {suspect.node_name} is gone"

@@ -37,6 +37,14 @@ def test_one_that_produces_nothing_is_replaced_and_one_that_is_slow_is_not(up: F
 
         wait_until_blocking(replaced, within=60, what="another process of the model")
     assert not frozen.is_running()
+
+    def noted() -> bool:
+        history = up.get("/api/history")
+        lost = [entry["detail"] for entry in history if entry["event"] == "replica_lost"]
+        why = "wedged#0: taken out of service: it produced nothing when it was asked 2 times"
+        return any(detail.startswith(why) for detail in lost)
+
+    wait_until_blocking(noted, within=30, what="its loss in the history, with the reason")
     assert said(chat(up, "wedged")) == "one two three"
     still = only(up, "slow")
     assert still is not None

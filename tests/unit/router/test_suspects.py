@@ -221,7 +221,8 @@ async def test_process_with_another_model_is_forgotten_and_stopped(rig: Suspecti
     assert await rig.suspects.verdict(route)
     assert rig.engine.probed == [], "that it answers is known"
     assert await rig.rows() == ()
-    assert rig.worker.stopped == [route.instance]
+    await wait_until(lambda: rig.worker.stopped == [route.instance])
+    assert rig.lost == [(NODE, "qwen#0: taken out of service: it answers as another model")]
 
 
 async def test_worker_that_cannot_stop_it_changes_nothing_about_that(rig: Suspecting) -> None:

@@ -1,15 +1,26 @@
 """Which replicas are asked for a token, when, and what follows."""
 
+from types import MappingProxyType
+from typing import Self
+
+import anyio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from remuda.core.clock import SystemClock
+from remuda.core.entropy import SeededEntropy
 from remuda.core.ids import FrontendId, ReplicaKey
-from remuda.inference.model import RequestKind
+from remuda.inference.answers import AnswerSink
+from remuda.inference.failures import Fault, UpstreamFailed
+from remuda.inference.model import InferenceCall, ReplicaEndpoint, RequestKind
 from remuda.models.config import ModelConfig
+from remuda.router.live_table import Tables
+from remuda.router.table import Route, RoutedModel, Table
 from remuda.router.work_checks import (
     MISSES_MAX,
     CheckOutcome,
+    WorkChecks,
     WorkRecord,
     concluded,
     is_due,
@@ -17,6 +28,8 @@ from remuda.router.work_checks import (
     noticed,
     tiny_work,
 )
+from tests.support.scripted_upstreams import route_to
+from tests.support.waiting import wait_until
 
 EVERY_S = 120.0
 
@@ -75,3 +88,53 @@ def test_exactly_one_of_the_frontends_checks_a_replica(
 ) -> None:
     key = ReplicaKey(model, index)
     assert sum(is_mine(key, one, alive) for one in alive) == 1
+
+
+class _Unloading:
+    """An upstream whose process is stopped while it is asked, as one that is unloaded."""
+
+    def __init__(self, tables: Tables, unloaded: bool) -> None:
+        self._tables = tables
+        self._unloaded = unloaded
+
+    def at(self, endpoint: ReplicaEndpoint) -> Self:
+        return self
+
+    async def serve(self, call: InferenceCall, sink: AnswerSink) -> None:
+        if self._unloaded:
+            self._tables.replace(Table())
+        raise UpstreamFailed(Fault.UNREACHABLE, "the engine ended before its answer did")
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("unloaded", [True, False])
+async def test_one_that_is_unloaded_while_it_is_asked_is_not_suspected(unloaded: bool) -> None:
+    route, tables, fenced = route_to("m"), Tables(), list[Route]()
+    entry = RoutedModel(ModelConfig(name="m", backend="echo"), (route,), listed=True)
+    tables.replace(Table(MappingProxyType({"m": entry})))
+
+    async def fence(route: Route, why: UpstreamFailed) -> None:
+        fenced.append(route)
+        tables.replace(Table())
+
+    async def reload(model: str) -> None:
+        raise AssertionError("it has not missed twice")
+
+    upstreams = _Unloading(tables, unloaded)
+    checks = WorkChecks(
+        FrontendId("f"),
+        tables,
+        upstreams,
+        SystemClock(),
+        SeededEntropy(1),
+        in_flight=lambda key: 0,
+        alive=lambda: {FrontendId("f")},
+        fence=fence,
+        reload=reload,
+        every_s=0.01,
+    )
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(checks.run)
+        await wait_until(lambda: not tables.routes())
+        tasks.cancel_scope.cancel()
+    assert fenced == ([] if unloaded else [route])
