@@ -93,9 +93,13 @@ def turn_of(row: Replica) -> timedelta:
 # Models that are never on one node together.
 
 
-def excludes(model: str, other: str, groups: Mapping[str, frozenset[str]]) -> bool:
-    """Whether they share a concurrency group. Replicas of one model do not exclude each other."""
-    return model != other and not groups.get(model, frozenset()).isdisjoint(groups.get(other, frozenset()))
+def excludes(model: str, row: Replica, groups: Mapping[str, frozenset[str]]) -> bool:
+    """Whether they share a concurrency group. Replicas of one model do not exclude each other. Those that a
+    replica was placed with count for as long as it is there: its model may have been removed meanwhile, or
+    this frontend does not know of it yet."""
+    wanted = groups.get(model, frozenset())
+    of_row = groups.get(row.key.model, frozenset()).union(row.concurrency_groups)
+    return model != row.key.model and not wanted.isdisjoint(of_row)
 
 
 def groups_of(configs: Mapping[str, ModelConfig]) -> Mapping[str, frozenset[str]]:

@@ -92,8 +92,8 @@ class FactsByNode:
     def __init__(self, need: Need, fleet: PlacementFacts) -> None:
         self.fleet = fleet
         self.stays = {**fleet.spare, **dict.fromkeys(fleet.pinned, 0)}
-        self.excluding = {name for name in fleet.groups if excludes(need.model, name, fleet.groups)}
         self._rows = _by_node(fleet.replicas.rows)
+        self.excluding = {row.key for row in fleet.replicas.rows if excludes(need.model, row, fleet.groups)}
         fleet.paths.forget_others(fleet.nodes)
 
     def rows_on(self, node: NodeId) -> Sequence[Replica]:

@@ -48,6 +48,7 @@ class Replica:
     ram_beside_bytes: int = 0  # In RAM, of one that is in VRAM.
     parallel: int = 0  # How many requests it takes at once; 0: not known.
     gpus: tuple[int, ...] = ()  # That it is given, of several; empty: all, or the only one.
+    concurrency_groups: tuple[str, ...] = ()  # Of its model when it was placed.
     address: str = ""
     protocol: str = ""
     path: str = ""

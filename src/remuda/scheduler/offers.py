@@ -108,7 +108,7 @@ def offer_of(need: Need, view: ObservedNode, facts: FactsByNode) -> NodeOffer:
             for row in rows
             if row.key not in stay or row.key.model == need.model  # Those of the same model take a slot.
         ),
-        excluded_by=tuple(sorted({key.model for key in stay} & facts.excluding)),
+        excluded_by=tuple(sorted({key.model for key in stay & facts.excluding})),
         unwished=fleet.wishes.of(node),
         reserved=node.id in fleet.turn.reserved,
         evicts=fleet.turn.evicts,
@@ -290,5 +290,5 @@ def _resident(row: Replica, use: MemoryUse, facts: FactsByNode, *, stays: bool) 
         movable=not stays and may_go(row, now, fleet.in_flight, fleet.turn),
         last_used=last_used(row, now),
         gpus=row.gpus,
-        excludes=row.key.model in facts.excluding,
+        excludes=row.key in facts.excluding,
     )

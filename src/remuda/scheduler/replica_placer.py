@@ -254,6 +254,7 @@ class ReplicaPlacer:
             in_vram=placed.in_vram,
             parallel=need.parallel,
             gpus=placed.gpus,
+            concurrency_groups=tuple(sorted(survey.facts.groups.get(need.model, ()))),
         )
         operation, step = load_operation(
             op,

@@ -1,9 +1,9 @@
--- Schema version 31
+-- Schema version 32
 CREATE TABLE alembic_version (
 	version_num VARCHAR(32) NOT NULL,
 	CONSTRAINT alembic_version_pkc PRIMARY KEY (version_num)
 );
-INSERT INTO "alembic_version" VALUES('0031');
+INSERT INTO "alembic_version" VALUES('0032');
 CREATE TABLE api_keys (
 	id TEXT NOT NULL,
 	name TEXT NOT NULL,
@@ -255,7 +255,7 @@ CREATE TABLE replicas (
 	updated_at BIGINT NOT NULL,
 	last_used BIGINT,
 	why TEXT NOT NULL,
-	change BIGINT NOT NULL, reason TEXT, ram_beside_bytes BIGINT DEFAULT '0' NOT NULL, gpus TEXT DEFAULT '[]' NOT NULL,
+	change BIGINT NOT NULL, reason TEXT, ram_beside_bytes BIGINT DEFAULT '0' NOT NULL, gpus TEXT DEFAULT '[]' NOT NULL, concurrency_groups TEXT DEFAULT '[]' NOT NULL,
 	PRIMARY KEY (model, number),
 	FOREIGN KEY(node_id) REFERENCES nodes (id) ON DELETE CASCADE
 );

@@ -35,7 +35,7 @@ from remuda.scheduler.scheduling import SchedulingTerms
 from remuda.store.ops_codec import Document, StoredReason, StoredSource, StoredStepReason
 from remuda.wire.nodes import InstalledArtifact
 
-SCHEMA_VERSION = 31
+SCHEMA_VERSION = 32
 """What this release writes. Counts up with each migration."""
 
 MIN_COMPATIBLE_VERSION = 1
@@ -320,6 +320,7 @@ replicas = Table(
     Column("ram_beside_bytes", BigInteger, nullable=False, server_default="0"),
     Column("parallel", Integer, nullable=False),
     Column("gpus", Document(tuple[int, ...]), nullable=False, server_default="[]"),
+    Column("concurrency_groups", Document(tuple[str, ...]), nullable=False, server_default="[]"),
     Column("address", Text, nullable=False),
     Column("protocol", Text, nullable=False),
     Column("path", Text, nullable=False),

@@ -67,6 +67,7 @@ def a_replica(node: NodeId, model: str = "qwen", index: int = 0, op: str = "load
         memory_bytes=6 << 30,
         in_vram=True,
         parallel=4,
+        concurrency_groups=("big", "other"),
     )
 
 

@@ -145,8 +145,7 @@ class ServingClaims(Claims):
         there: dict[NodeId, set[str]] = {}
         for row in self.rows.values():
             coming = row.state in _ON_ITS_WAY or (row.state is ReplicaState.LOADED and self.runs(row))
-            wanted = self.models[row.key.model].now is not None  # Of a removed one nobody knows its groups.
-            if coming and wanted and self._serving.group_of(row.key.model):
+            if coming and self._serving.group_of(row.key.model):
                 there.setdefault(row.node, set()).add(row.key.model)
         for node, models in there.items():
             if len(models) > 1:

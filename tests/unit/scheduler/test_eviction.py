@@ -182,8 +182,15 @@ def test_concurrency_groups_are_hard() -> None:
 def test_replicas_of_one_model_do_not_exclude_each_other() -> None:
     configs = {"a": CONFIG.model_copy(update={"concurrency_groups": ("big",)}), "b": CONFIG}
     assert groups_of(configs) == {"a": frozenset({"big"})}
-    assert not excludes("a", "a", groups_of(configs))
-    assert not excludes("a", "b", groups_of(configs))
+    assert not excludes("a", a_row("a"), groups_of(configs))
+    assert not excludes("a", a_row("b"), groups_of(configs))
+
+
+def test_replica_keeps_its_groups_when_its_model_is_removed() -> None:
+    left = replace(a_row("removed"), concurrency_groups=("big",))
+    assert excludes("qwen", left, GROUPS)
+    assert not excludes("b", left, GROUPS)
+    assert not excludes("removed", left, GROUPS)
 
 
 # The line.

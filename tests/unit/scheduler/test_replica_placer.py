@@ -106,6 +106,18 @@ async def test_busy_replica_makes_no_room(rig: PlacingRig) -> None:
     assert (await rig.row()).state is ReplicaState.LOADED
 
 
+async def test_groups_of_a_removed_model_count_while_its_replica_runs(rig: PlacingRig) -> None:
+    rig.machines.pop(1)
+    for name in ("first", "second"):
+        await rig.configure(a_model(name, "concurrency_groups: [big]\n"))
+        rig.machine.files[f"{name}.gguf"] = GB
+    await begun(rig, "first")
+    await rig.models.remove_model("first")
+    await rig.catalogue.refresh()
+    why = (await refused(rig, "second")).reasons["gpu-1"]
+    assert "first is in use there and shares a concurrency group with second" in why
+
+
 async def test_picture_that_is_old_by_the_time_of_the_claim_writes_nothing(
     rig: PlacingRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
