@@ -24,7 +24,14 @@ class RoutingRig:
     ) -> None:
         self.speeds = SpeedKeeper(SqlRateStore(parts.database), about)
         self.decisions = DecisionLog()
-        self.chooser = ReplicaChooser(tables, parts.clock, parts.bus, parts.frontend)
+        self.chooser = ReplicaChooser(
+            tables,
+            parts.clock,
+            parts.bus,
+            parts.frontend,
+            by_prefixes=parts.settings.distributed_prefix_cache,
+            lives_s=parts.settings.distributed_prefix_cache_ttl.total_seconds(),
+        )
         self.explanations = Explanations(parts.frontend, self.decisions, parts.bus, alive, parts.clock)
 
     @property

@@ -19,7 +19,7 @@ from remuda.ops.broadcast import FrontendSubject
 from remuda.ops.ports import BusPort
 from remuda.router.affinity import BALANCE, GUARDED, Balance, choose_by_prefix, choose_by_session
 from remuda.router.live_table import Tables
-from remuda.router.prefixes import WINDOWS_MAX, Chain, PrefixTree, chain, prompt_text
+from remuda.router.prefixes import LIVES_S, WINDOWS_MAX, Chain, PrefixTree, chain, prompt_text
 from remuda.router.table import Route
 from remuda.wire import subjects
 from remuda.wire.broadcasts import FrontendMessage
@@ -87,14 +87,26 @@ class HotSpots:
 
 
 class ReplicaChooser:
-    """`run` it once; what is chosen costs no wait."""
+    """`run` it once; what is chosen costs no wait. `by_prefixes`: whether prompts are looked at; `lives_s`: how long
+    a replica is taken to have one in its cache."""
 
-    def __init__(self, tables: Tables, clock: Clock, bus: BusPort | None = None, frontend: str = "") -> None:
+    def __init__(
+        self,
+        tables: Tables,
+        clock: Clock,
+        bus: BusPort | None = None,
+        frontend: str = "",
+        *,
+        by_prefixes: bool = True,
+        lives_s: float = LIVES_S,
+    ) -> None:
+        self._by_prefixes = by_prefixes
+        self._lives_s = lives_s
         self._tables = tables
         self._clock = clock
         self.figures = PrefixFigures()
         self._hot = HotSpots()
-        self._trees = defaultdict[str, PrefixTree](PrefixTree)
+        self._trees = defaultdict[str, PrefixTree](lambda: PrefixTree(self._lives_s))
         self._untold: list[SeenPrompt] = []
         self._frontend = frontend
         self._subject = (
@@ -105,6 +117,9 @@ class ReplicaChooser:
         self._broadcast = DebouncedBroadcast(self._publish, gap_s=_GAP_S)
 
     def windows(self, call: InferenceCall) -> Chain:
+        """Empty: the prompt decides nothing."""
+        if not self._by_prefixes:
+            return ()
         return chain(call.model.id, prompt_text(call.request))
 
     def by_prefix(
@@ -151,7 +166,7 @@ class ReplicaChooser:
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         async with anyio.create_task_group() as tasks:
-            if self._subject is not None:
+            if self._subject is not None and self._by_prefixes:
                 tasks.start_soon(self._subject.listen, self._receive)
                 tasks.start_soon(self._broadcast.run)
             task_status.started()

@@ -62,7 +62,8 @@ def _texts(content: object) -> Sequence[str]:
 class PrefixTree:
     """Of one model. What a replica has seen is never forgotten later than what it is the beginning of."""
 
-    def __init__(self) -> None:
+    def __init__(self, lives_s: float = LIVES_S) -> None:
+        self._lives_s = lives_s
         self._seen: dict[RouteId, dict[int, float]] = {}  # When each beginning is forgotten.
         self._weights: dict[RouteId, tuple[float, float]] = {}
 
@@ -82,10 +83,10 @@ class PrefixTree:
         own = self._seen.get(route)
         if own is None:
             own = self._seen[route] = {}
-        elif own.get(windows[-1], 0.0) >= now_s + LIVES_S / 2:
+        elif own.get(windows[-1], 0.0) >= now_s + self._lives_s / 2:
             return False
         before = len(own)
-        own.update(dict.fromkeys(windows, now_s + LIVES_S))
+        own.update(dict.fromkeys(windows, now_s + self._lives_s))
         self._weights[route] = (self.weight(route, now_s) + len(own) - before, now_s)
         if len(own) > _BEGINNINGS_MAX:
             # Those that are forgotten first; of equals the later part of a prompt.

@@ -205,6 +205,8 @@ FRONTEND: dict[str, Entry] = {
     "keep_alive": Wired(minutes(19), "UpkeepPolicy.keep_alive"),
     "requests_waiting_max": Wired(20, "WaitLimits.waiting_max"),
     "request_wait": Wired(timedelta(seconds=21), "WaitLimits.seat_s", 21.0),
+    "distributed_prefix_cache": Wired(False, "ReplicaChooser._by_prefixes"),
+    "distributed_prefix_cache_ttl": Wired(timedelta(seconds=42), "ReplicaChooser._lives_s", 42.0),
     "work_check": Wired(timedelta(seconds=41), "WorkChecks._every_s", 41.0),
     "answer_silence": Wired(timedelta(seconds=22), "GrpcTimeouts.silence_s", 22.0),
     "answer_limit": Wired(timedelta(seconds=23), "GrpcTimeouts.whole_s", 23.0),

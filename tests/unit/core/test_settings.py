@@ -84,8 +84,11 @@ def test_no_two_settings_share_a_name(model: type[CommonSettings]) -> None:
 def test_settings_with_no_effect_say_so() -> None:
     silent = {item.field for item in described(UpSettings) if item.setting.no_effect_yet}
 
-    assert {"prefetch_models", "distributed_prefix_cache"} <= silent
-    assert not {"port", "heartbeat_interval", "registration_token", "storage_url"} & silent
+    assert "prefetch_models" in silent
+    assert (
+        not {"port", "distributed_prefix_cache", "heartbeat_interval", "registration_token", "storage_url"}
+        & silent
+    )
 
 
 def test_an_unknown_key_in_the_file_is_refused_with_the_nearest(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from remuda.router.affinity import PREFIX
 from remuda.router.chooser import HotSpots, ReplicaChooser
 from remuda.router.live_table import Tables
 from remuda.router.table import RoutedModel
+from remuda.router.work_checks import tiny_work
 from tests.support.scripted_upstreams import route_to, table
 from tests.support.waiting import wait_until
 from tests.unit.router.frontends import HandClock, SharedLines
@@ -93,3 +94,11 @@ def test_replica_that_is_too_busy_for_its_prompts_makes_a_hot_spot() -> None:
         one.by_prefix(MODEL, ROUTES, lambda route: 9 if route is ROUTES[2] else 0, WINDOWS)
         clock.passed_s += 10.0
     assert one.hot_spots() == {"qwen": 3}
+
+
+def test_prompts_decide_nothing_where_that_is_switched_off() -> None:
+    call = tiny_work(MODEL, "r-1", 0)
+    assert call is not None
+    tables = Tables()
+    assert ReplicaChooser(tables, HandClock()).windows(call) != ()
+    assert ReplicaChooser(tables, HandClock(), by_prefixes=False).windows(call) == ()

@@ -68,6 +68,13 @@ def test_only_what_is_new_is_news_and_news_are_repeated_before_they_are_forgotte
     assert tree.match((1, 2), (ONE, TWO), LIVES_S + 11) == [2, 0]
 
 
+def test_how_long_a_prompt_counts_as_cached_can_be_set() -> None:
+    tree = PrefixTree(lives_s=10.0)
+    tree.observe((1, 2), ONE, 0.0)
+    assert tree.match((1, 2), (ONE,), 9.0) == [2]
+    assert tree.match((1, 2), (ONE,), 11.0) == [0]
+
+
 def test_replicas_that_are_no_more_are_forgotten() -> None:
     tree = PrefixTree()
     tree.observe((1,), ONE, 0)

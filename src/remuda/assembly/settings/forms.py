@@ -157,4 +157,3 @@ BUDGET = BUDGET_ACCEPTED
 DISK_BUDGET = BUDGET_ACCEPTED
 # What will use a setting that is accepted but has no effect yet.
 MODEL_GALLERIES = "workers that install models, which the frontends do"
-PREFIXES = "routing by the beginning of prompts"

@@ -174,21 +174,18 @@ class FrontendSettings(SourceSettings):
     distributed_prefix_cache: Annotated[
         bool,
         Setting(
-            "Route by prompt prefix.",
+            "Route requests of models with `route_policy: prefix_cache` by the beginning of their prompts; off: "
+            "to the least loaded replica.",
             forms.FLAG,
             aliases=("LOCALAI_DISTRIBUTED_PREFIX_CACHE",),
-            hidden=True,
-            no_effect_yet=forms.PREFIXES,
         ),
     ] = True
     distributed_prefix_cache_ttl: Annotated[
         Duration,
         Setting(
-            "How long a prefix is remembered.",
+            "How long a replica is taken to have a prompt in its cache.",
             durations.ACCEPTED,
             aliases=("LOCALAI_DISTRIBUTED_PREFIX_CACHE_TTL",),
-            hidden=True,
-            no_effect_yet=forms.PREFIXES,
         ),
     ] = timedelta(minutes=5)
     distributed_disk_headroom_check: Annotated[
