@@ -149,10 +149,14 @@ def is_folder(folder: int, name: str) -> bool:
 
 
 def remove_file(folder: int, name: str) -> None:
-    """The file, its checksum and what came of it so far; no other with a similar name."""
+    """The file, its checksum and what came of it so far; no other with a similar name.
+
+    The file goes last: a kill on the way leaves no checksum of nothing, which would be listed as a file that
+    a person put there.
+    """
     if is_folder(folder, name):
         return
     partial = [entry for entry in os.listdir(folder) if is_partial_of(entry, name)]
-    for entry in (name, f"{name}{HASH_SUFFIX}", *partial):
+    for entry in (f"{name}{HASH_SUFFIX}", *partial, name):
         with suppress(FileNotFoundError):
             os.unlink(entry, dir_fd=folder)
