@@ -46,8 +46,8 @@ def plan_lines(plan: "ModelPlan") -> "Iterator[str]":
     from remuda.cli.model_tables import size
 
     if not plan.node:
-        busy = "; it would be loaded as soon as one is less busy" if plan.waiting_helps else ""
-        yield f"{plan.model}: no node can take it now{busy}"
+        later = f"; it could be loaded {plan.waits_for}" if plan.waits_for else ""
+        yield f"{plan.model}: no node can take it now{later}"
     else:
         memory = "VRAM" if plan.in_vram else "RAM"
         takes = f"{size(plan.memory_bytes)} of {memory}" if plan.memory_bytes else memory

@@ -12,7 +12,8 @@ def plan_view(plan: ReplicaPlan) -> ModelPlan:
     shown = ModelPlan(model=plan.need.model, not_chosen=grouped(plan.others or {}))
     placed, speed = plan.placed, plan.speed
     if isinstance(placed, Unplaceable):
-        return shown.model_copy(update={"waiting_helps": placed.waiting_helps})
+        later = {"waiting_helps": bool(placed.until), "waits_for": placed.until}
+        return shown.model_copy(update=later)
     steps = tuple(
         PlannedStepView(
             action=step.action,

@@ -14,7 +14,7 @@ from typing import Final
 
 from remuda.core.ids import NodeId, ReplicaKey
 from remuda.models.config import ModelConfig
-from remuda.scheduler.model import Replica, ReplicaState
+from remuda.scheduler.model import HoldReason, Replica, ReplicaState
 from remuda.scheduler.replica_goals import spare
 
 SETTLING: Final = timedelta(seconds=10)  # WaitedFor requests get this long to be served by a replica.
@@ -75,12 +75,21 @@ def _used(row: Replica) -> tuple[float, int]:
 
 def may_go(row: Replica, now: datetime, in_flight: Callable[[ReplicaKey], int], turn: Turn) -> bool:
     """Whether it may be marked as unloading for another now. What is in flight ends in any case."""
-    if row.state is not ReplicaState.LOADED or not turn.evicts or row.node in turn.reserved:
+    if not turn.evicts or row.node in turn.reserved:
         return False
+    return why_held(row, now, in_flight, turn) is None
+
+
+def why_held(
+    row: Replica, now: datetime, in_flight: Callable[[ReplicaKey], int], turn: Turn = FIRST
+) -> HoldReason | None:
+    """Why it does not leave now, if its model lets it go."""
+    if row.state is not ReplicaState.LOADED:
+        return HoldReason.LEAVING if row.state is ReplicaState.UNLOADING else HoldReason.COMING
     served = now - (row.updated_at or now)
     if not in_flight(row.key):
-        return served >= SETTLING
-    return turn.waited >= WAITED_LEAST and served >= turn_of(row)
+        return None if served >= SETTLING else HoldReason.NEW
+    return None if turn.waited >= WAITED_LEAST and served >= turn_of(row) else HoldReason.BUSY
 
 
 def turn_of(row: Replica) -> timedelta:

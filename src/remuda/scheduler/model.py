@@ -162,9 +162,20 @@ class GpuOffer:
     used: int = 0  # By replicas that are on record there.
 
 
+class HoldReason(StrEnum):
+    """Why a replica does not leave for another now; the last two do not leave by waiting."""
+
+    BUSY = "busy"
+    NEW = "new"  # Those for whom it was loaded are about to use it.
+    COMING = "coming"
+    LEAVING = "leaving"
+    PINNED = "pinned"
+    KEPT = "kept"  # Its model is to have as many.
+
+
 @dataclass(frozen=True, slots=True)
 class Resident:
-    """A replica on a node, as placement sees it."""
+    """A replica on a node, as placement sees it. `hold`: why it does not leave now, if it is not movable."""
 
     key: ReplicaKey
     memory_bytes: int
@@ -174,6 +185,7 @@ class Resident:
     ram_beside_bytes: int = 0  # In RAM, of one that is in VRAM.
     gpus: tuple[int, ...] = ()  # That it uses, of several; empty: not known.
     excludes: bool = False  # It shares a concurrency group with the model, which is not loaded beside it.
+    hold: HoldReason | None = None
 
 
 class FilesTold(StrEnum):
@@ -223,7 +235,8 @@ class NodeOffer:
     unified: bool = False  # Its VRAM is its RAM: what one has taken, the other has not.
     disk_known: bool = False  # And it counts.
     disk_free: int = 0
-    residents: tuple[Resident, ...] = ()  # Without those that stay however long one waits.
+    residents: tuple[Resident, ...] = ()  # Without those that stay however long one waits,
+    kept: tuple[Resident, ...] = ()  # which are these.
     excluded_by: tuple[str, ...] = ()  # Models that stay there, and share a concurrency group with this one.
     unwished: int = 0  # -1: the request prefers it; 1: it avoids it.
     reserved: bool = False  # Models that were waited for longer are to have its room first.
@@ -257,6 +270,7 @@ class Unplaceable:
     backend_unknown: bool = False
     unapproved: frozenset[str] = frozenset()
     room_on: frozenset[NodeId] = frozenset()  # Nodes that are only busy.
+    until: str = ""  # Where it could be placed once what has happened by itself; empty: nowhere.
 
     def told(self, leaving_out: Collection[str] = (), most: int | None = None) -> list[str]:
         """`a, b: why` for the nodes that have the same reason. Of more than `most` reasons, the rest is

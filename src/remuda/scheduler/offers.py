@@ -28,13 +28,14 @@ from remuda.models.gguf import all_parts
 from remuda.models.memory import NO_MEMORY, MemoryUse
 from remuda.ops.model import OpId
 from remuda.scheduler.disk_room import DropPlan, NoRoom, disk_of, room_for
-from remuda.scheduler.eviction import may_go, staying
+from remuda.scheduler.eviction import may_go, staying, why_held
 from remuda.scheduler.facts import FactsByNode, PlacementFacts, is_among
 from remuda.scheduler.measured_memory import MemoryKey, build_of, hardware_of, reported_use
 from remuda.scheduler.measured_speed import RateBook
 from remuda.scheduler.model import (
     FilesTold,
     GpuOffer,
+    HoldReason,
     Need,
     NodeOffer,
     Replica,
@@ -109,6 +110,7 @@ def offer_of(need: Need, view: ObservedNode, facts: FactsByNode) -> NodeOffer:
             if row.key not in stay or row.key.model == need.model  # Those of the same model take a slot.
         ),
         excluded_by=tuple(sorted({key.model for key in stay & facts.excluding})),
+        kept=tuple(_resident(row, uses[row.key], facts, stays=True) for row in rows if row.key in stay),
         unwished=fleet.wishes.of(node),
         reserved=node.id in fleet.turn.reserved,
         evicts=fleet.turn.evicts,
@@ -282,6 +284,9 @@ def last_used(row: Replica, now: datetime) -> datetime:
 
 def _resident(row: Replica, use: MemoryUse, facts: FactsByNode, *, stays: bool) -> Resident:
     fleet, now = facts.fleet, facts.fleet.replicas.now
+    hold = why_held(row, now, fleet.in_flight, fleet.turn)
+    if stays:
+        hold = HoldReason.PINNED if row.key.model in fleet.pinned else HoldReason.KEPT
     return Resident(
         key=row.key,
         memory_bytes=use.vram_bytes if row.in_vram else use.ram_bytes,
@@ -291,4 +296,5 @@ def _resident(row: Replica, use: MemoryUse, facts: FactsByNode, *, stays: bool) 
         last_used=last_used(row, now),
         gpus=row.gpus,
         excludes=row.key in facts.excluding,
+        hold=hold,
     )

@@ -15,6 +15,7 @@ from typing import Final
 
 from remuda.fleet.model import RESERVED_PREFIX
 from remuda.models.memory import GPU_PROCESS_BYTES, MemoryUse
+from remuda.scheduler.holding import held, kept, until
 from remuda.scheduler.model import FilesTold, GpuOffer, Need, NodeOffer, Placed, Resident, Unplaceable
 from remuda.scheduler.ranking import Rank, rank, usual_speed, why_behind
 from remuda.wire.nodes import CutOffFile
@@ -44,11 +45,13 @@ class Fit:
 
 @dataclass(frozen=True, slots=True)
 class NodeRefusal:
-    """`lacks`: how much is missing until it works, by the first condition that is not met."""
+    """`lacks`: how much is missing until it works, by the first condition that is not met. `until`: what is
+    waited for, where it works once that has happened."""
 
     why: str
     waiting_helps: bool = False
     lacks: int = 1
+    until: str = ""
 
     @property
     def rank(self) -> tuple[bool, int]:
@@ -76,6 +79,7 @@ def nowhere(looked: Sequence[tuple[NodeOffer, Fit | NodeRefusal]]) -> Unplaceabl
     """Of offers none of which fits."""
     refused = {offer.name: found for offer, found in looked if isinstance(found, NodeRefusal)}
     nearest_first = sorted(refused, key=lambda name: (refused[name].rank, name))
+    soon = next((name for name in nearest_first if refused[name].until), "")
     return Unplaceable(
         reasons={name: refused[name].why for name in nearest_first},
         # The first node may be about to register.
@@ -86,6 +90,7 @@ def nowhere(looked: Sequence[tuple[NodeOffer, Fit | NodeRefusal]]) -> Unplaceabl
             for offer, found in looked
             if isinstance(found, NodeRefusal) and found.waiting_helps and not offer.unfit
         ),
+        until=f"on {soon} once {refused[soon].until}" if soon else "",
     )
 
 
@@ -110,7 +115,8 @@ def _out_of_the_question(need: Need, offer: NodeOffer) -> NodeRefusal | None:
     unlabelled = _no_label(need, offer)
     # A node that is silent for now does not get the label by coming back.
     if offer.unfit and not (offer.passing and unlabelled):
-        return NodeRefusal(offer.unfit, waiting_helps=offer.passing, lacks=_UNFIT)
+        later = "it is back" if offer.passing else ""
+        return NodeRefusal(offer.unfit, waiting_helps=offer.passing, lacks=_UNFIT, until=later)
     if unlabelled:
         return unlabelled
     if need.file and not offer.has_file and offer.cut_off is not None:
@@ -130,7 +136,8 @@ def _claimed(need: Need, offer: NodeOffer) -> NodeRefusal | None:
     """Its owner wants the GPU for something else, which ends some time."""
     if not offer.vram_claimed or offer.on_cpu or need.on_cpu:
         return None
-    return NodeRefusal(offer.vram_claimed, waiting_helps=True, lacks=_LACKS_ROOM)
+    later = "its owner no longer uses the GPU"
+    return NodeRefusal(offer.vram_claimed, waiting_helps=True, lacks=_LACKS_ROOM, until=later)
 
 
 def _copied(offer: NodeOffer) -> str:
@@ -183,11 +190,12 @@ def _excluded(need: Need, offer: NodeOffer) -> NodeRefusal | None:
     if offer.excluded_by:
         others = ", ".join(offer.excluded_by)
         return NodeRefusal(f"{others} stays loaded there and shares a concurrency group with {need.model}")
-    busy = sorted({one.key.model for one in offer.residents if one.excludes and not one.movable})
-    if not busy:
+    there = [one for one in offer.residents if one.excludes and not one.movable]
+    if not there:
         return None
-    why = f"{', '.join(busy)} is in use there and shares a concurrency group with {need.model}"
-    return NodeRefusal(f"{why}; try again later", waiting_helps=True)
+    shares = "shares" if len({one.key.model for one in there}) == 1 else "share"
+    why = f"{held(there)}, and {shares} a concurrency group with {need.model}"
+    return NodeRefusal(f"{why}; try again later", waiting_helps=True, until=until(there))
 
 
 # Memory.
@@ -266,6 +274,7 @@ def _restricted(offer: NodeOffer, choice: _GpuNumbers) -> NodeOffer:
         vram_free=min(sum(gpu.free for gpu in chosen) - extra, offer.vram_free),
         vram_used=sum(gpu.used for gpu in chosen),
         residents=tuple(one for one in residents if one is not None),
+        kept=tuple(one for one in (_part(one, choice) for one in offer.kept) if one is not None),
         gpus=(),
     )
 
@@ -297,7 +306,8 @@ def _in_memory(need: Need, offer: NodeOffer) -> Fit | NodeRefusal:
     base = free if size <= free and not freed else _once_others_go(offer, free, in_vram=in_vram)
     fewest = _fewest(size - base - freed, [one for one in there if one.movable and not one.excludes])
     if fewest is None:
-        return _too_full(need, offer, wanted, (free, base), there)
+        stay = [one for one in offer.kept if _in_the_way(one, offer, in_vram=in_vram)]
+        return _too_full(need, offer, wanted, (free, base), _There(there, stay))
     evict = (*excluded, *fewest)
     return _no_ram_beside(offer, wanted, evict) or Fit(
         offer, wanted, evict, min(base + freed + _bytes(fewest), total) - size
@@ -379,27 +389,43 @@ def _too_large(need: Need, offer: NodeOffer, wanted: _Wanted, total: int) -> Nod
     return NodeRefusal(f"{needs}, {available} available; {_what_helps(need, offer, wanted)}")
 
 
+@dataclass(frozen=True, slots=True)
+class _There:
+    """In the memory in question; `kept` does not leave by waiting."""
+
+    leaving: Sequence[Resident]
+    kept: Sequence[Resident]
+
+
 def _too_full(
-    need: Need, offer: NodeOffer, wanted: _Wanted, room: tuple[int, int], there: Sequence[Resident]
+    need: Need, offer: NodeOffer, wanted: _Wanted, room: tuple[int, int], there: _There
 ) -> NodeRefusal:
     """`room`: what is free, and what of it counts once others go."""
     free, base = room
-    idle = [one for one in there if one.movable]
+    idle = [one for one in there.leaving if one.movable]
     needs, free_there = _set_against(wanted, max(free, 0))
     lacks = f"{needs}, {free_there} free"
-    if base + _bytes(there) >= (wanted.size_bytes or _SOMETHING):
-        if not offer.evicts:
-            why = f"and nothing is unloaded for one more replica of {need.model}"
-            return NodeRefusal(f"{lacks}, {why}; it is added when there is room", waiting_helps=True)
-        if offer.reserved:
-            return NodeRefusal(f"{lacks}, and models that have waited longer come first", waiting_helps=True)
-        return NodeRefusal(
-            f"{lacks}, and the other models there are busy; try again later", waiting_helps=True
-        )
+    size = wanted.size_bytes or _SOMETHING
+    if base + _bytes(there.leaving) >= size:
+        return _only_for_now(need, offer, there.leaving, lacks)
+    if there.kept and base + _bytes([*there.leaving, *there.kept]) >= size:
+        return NodeRefusal(f"{lacks}, and {kept(there.kept)}")
     helps = _what_helps(need, offer, wanted)
     if not idle:
         return NodeRefusal(f"{lacks}, and no idle model could be unloaded; {helps}")
     return NodeRefusal(f"{lacks}, and unloading idle models would free only {_size(_bytes(idle))}; {helps}")
+
+
+def _only_for_now(need: Need, offer: NodeOffer, there: Sequence[Resident], lacks: str) -> NodeRefusal:
+    if not offer.evicts:
+        why = f"and nothing is unloaded for one more replica of {need.model}"
+        why, later = f"{why}; it is added when there is room", "there is room"
+    elif offer.reserved:
+        why, later = "and models that have waited longer come first", "those have been loaded"
+    else:
+        stay = [one for one in there if not one.movable]
+        why, later = f"and {held(stay)}; try again later", until(stay)
+    return NodeRefusal(f"{lacks}, {why}", waiting_helps=True, until=later)
 
 
 def _what_helps(need: Need, offer: NodeOffer, wanted: _Wanted) -> str:

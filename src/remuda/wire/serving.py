@@ -188,7 +188,8 @@ class ModelPlan(Message):
     known_seconds: Number = 0.0  # Of the steps of which it is.
     tokens_per_s: Annotated[Number | None, OMIT_NONE] = None  # Left out: nothing like it was measured there.
     tokens_like: Annotated[str, OMIT_EMPTY] = ""  # The model that this was measured with, if it is another.
-    waiting_helps: Annotated[bool, OMIT_EMPTY] = False  # No node can take it now, but one is only busy.
+    waiting_helps: Annotated[bool, OMIT_EMPTY] = False  # No node can take it now, but one will by itself:
+    waits_for: Annotated[str, OMIT_EMPTY] = ""  # which, and once what has happened.
     not_chosen: Many[NotChosenView] = ()
 
 

@@ -132,5 +132,5 @@ def test_pinned_model_leaves_for_nobody(peers: Peers, gpu: Process) -> None:
     refused = chat(peers.up, "first")
 
     assert refused.status_code == 503
-    assert "no idle model could be unloaded" in refused.json()["error"]["message"]
+    assert "remuda models scale second --no-pin" in refused.json()["error"]["message"]
     assert [one["state"] for one in of_model(peers.up, "second")] == ["loaded"]

@@ -215,7 +215,7 @@ BREAKS = {
     "minimums and pins are evicted": Break(
         {"remuda.scheduler.offers.staying": lambda *_: frozenset()},
         "the_least_stays",
-        first_seed=32,
+        first_seed=27,
     ),
     "models that share a group are placed together": Break(
         {"remuda.scheduler.facts.excludes": lambda *_: False}, "groups_are_kept_apart", live=run_hour

@@ -53,9 +53,11 @@ def test_plan_of_which_nothing_was_measured_says_so() -> None:
 
 def test_model_that_no_node_can_take_now() -> None:
     reason = NotChosenView(nodes=tuple(f"n{number}" for number in range(10)), why="it is busy")
-    lines = list(plan_lines(ModelPlan(model="qwen", waiting_helps=True, not_chosen=(reason,))))
+    waits = "on n0 once b has answered its requests"
+    plan = ModelPlan(model="qwen", waiting_helps=True, waits_for=waits, not_chosen=(reason,))
+    lines = list(plan_lines(plan))
     assert lines == [
-        "qwen: no node can take it now; it would be loaded as soon as one is less busy",
+        "qwen: no node can take it now; it could be loaded on n0 once b has answered its requests",
         "why not:",
         "  n0, n1, n2, n3, n4, n5, n6, n7 and 2 more: it is busy",
     ]

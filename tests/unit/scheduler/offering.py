@@ -5,7 +5,7 @@ from datetime import timedelta
 from typing import Any
 
 from remuda.core.ids import NodeId, ReplicaKey
-from remuda.scheduler.model import Need, NodeOffer, Resident
+from remuda.scheduler.model import HoldReason, Need, NodeOffer, Resident
 from tests.support.nodes import NOON
 
 GB = 1 << 30
@@ -34,7 +34,15 @@ def a_cpu_offer(name: str = "cpu-1", *residents: Resident, free_gb: float = 24, 
     return an_offer(name, *(replace(one, in_vram=False) for one in residents), **(in_ram | changes))
 
 
-def a_resident(model: str, gb: float = 5, *, idle_s: float = 60, movable: bool = True) -> Resident:
-    return Resident(
-        ReplicaKey(model, 0), int(gb * GB), True, movable, last_used=NOON - timedelta(seconds=idle_s)
-    )
+def a_resident(
+    model: str,
+    gb: float = 5,
+    *,
+    idle_s: float = 60,
+    movable: bool = True,
+    hold: HoldReason = HoldReason.BUSY,
+) -> Resident:
+    """`hold`: of one that is not movable."""
+    used = NOON - timedelta(seconds=idle_s)
+    why = None if movable else hold
+    return Resident(ReplicaKey(model, 0), int(gb * GB), True, movable, last_used=used, hold=why)

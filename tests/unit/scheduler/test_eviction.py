@@ -170,7 +170,7 @@ def test_concurrency_groups_are_hard() -> None:
     waits = look(small, in_flight=busy)
     assert isinstance(waits, Unplaceable)
     assert waits.waiting_helps
-    assert "a is in use there and shares a concurrency group with qwen" in waits.reasons["gpu-1"]
+    assert "a is in use, and shares a concurrency group with qwen" in waits.reasons["gpu-1"]
     never = look(small, spare={"a": 0})
     assert isinstance(never, Unplaceable)
     assert not never.waiting_helps

@@ -10,7 +10,15 @@ from remuda.fleet.health import Fleet, ListeningPeriod, ListeningPeriods
 from remuda.fleet.model import Dial, NodeType, StoredBusTrouble
 from remuda.fleet.verdicts import ObservedNode
 from remuda.scheduler.facts import PlacementFacts
-from remuda.scheduler.model import FilesTold, NodeOffer, Placed, Replica, ReplicaState, Unplaceable
+from remuda.scheduler.model import (
+    FilesTold,
+    HoldReason,
+    NodeOffer,
+    Placed,
+    Replica,
+    ReplicaState,
+    Unplaceable,
+)
 from remuda.scheduler.offers import offers
 from remuda.scheduler.placement import place
 from remuda.wire.nodes import Report
@@ -163,6 +171,32 @@ def test_busy_replica_may_not_go_and_makes_the_node_busy() -> None:
 
 def test_pinned_replica_stays_and_is_not_waited_for() -> None:
     assert offer(a_row("pinned"), pinned={"pinned"}).residents == ()
+
+
+def test_why_a_replica_stays_is_told() -> None:
+    """Idle is not busy."""
+    on_its_way, going = a_row("c", state=ReplicaState.LOADING), a_row("d", state=ReplicaState.UNLOADING)
+    found = offer(
+        a_row("a"),
+        a_row("b", since_s=2),
+        on_its_way,
+        going,
+        a_row("e"),
+        a_row("pinned"),
+        a_row("kept"),
+        in_flight=lambda key: int(key.model == "e"),
+        pinned={"pinned"},
+        spare={"kept": 0},
+    )
+    assert {one.key.model: one.hold for one in (*found.residents, *found.kept)} == {
+        "a": None,
+        "b": HoldReason.NEW,
+        "c": HoldReason.COMING,
+        "d": HoldReason.LEAVING,
+        "e": HoldReason.BUSY,
+        "pinned": HoldReason.PINNED,
+        "kept": HoldReason.KEPT,
+    }
 
 
 def test_pinned_replica_of_the_model_itself_takes_its_slot() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from remuda.core.ids import NodeId
 from remuda.models.memory import MemoryUse
-from remuda.scheduler.model import FilesTold, Need, NodeOffer, Placed, Unplaceable
+from remuda.scheduler.model import FilesTold, HoldReason, Need, NodeOffer, Placed, Unplaceable
 from remuda.scheduler.placement import not_chosen, place
 from remuda.wire.nodes import CutOffFile
 from tests.unit.scheduler.offering import GB, a_cpu_offer, a_need, a_resident, an_offer
@@ -398,9 +398,56 @@ def test_waiting_helps_where_only_busy_replicas_are_in_the_way() -> None:
     got = refused(a_need(), busy, an_offer("gpu-2", unfit="drained"))
     assert got.waiting_helps
     assert got.reasons == {
-        "gpu-1": "needs 6.2 GiB of VRAM, 4.0 GiB free, and the other models there are busy; try again later",
+        "gpu-1": "needs 6.2 GiB of VRAM, 4.0 GiB free, and busy is in use; try again later",
         "gpu-2": "drained",
     }
+    assert got.until == "on gpu-1 once busy has answered its requests"
+
+
+@pytest.mark.parametrize(
+    ("hold", "why", "until"),
+    [
+        (HoldReason.NEW, "a was loaded less than 10 s ago", "a has been loaded for 10 s"),
+        (HoldReason.COMING, "a is being loaded", "a is loaded and may leave"),
+        (HoldReason.LEAVING, "a is being unloaded", "a is unloaded"),
+    ],
+)
+def test_what_is_not_in_use_is_not_called_busy(hold: HoldReason, why: str, until: str) -> None:
+    got = refused(a_need(), an_offer("gpu-1", a_resident("a", 20, movable=False, hold=hold), free_gb=4))
+    assert got.reasons == {"gpu-1": f"needs 6.2 GiB of VRAM, 4.0 GiB free, and {why}; try again later"}
+    assert got.until == f"on gpu-1 once {until}"
+
+
+def test_several_that_stay_for_now_are_told_each_with_its_cause() -> None:
+    stay = [
+        a_resident("a", 8, movable=False),
+        a_resident("b", 8, movable=False),
+        a_resident("c", 4, movable=False, hold=HoldReason.NEW),
+    ]
+    got = refused(a_need(), an_offer("gpu-1", *stay, free_gb=4))
+    assert "and a, b are in use, c was loaded less than 10 s ago; try again later" in got.reasons["gpu-1"]
+    assert got.until == "on gpu-1 once a, b have answered their requests and c has been loaded for 10 s"
+
+
+def test_pin_that_is_in_the_way_is_named_with_what_ends_it() -> None:
+    pinned = a_resident("big one", 20, movable=False, hold=HoldReason.PINNED)
+    kept = a_resident("small", 1, movable=False, hold=HoldReason.KEPT)
+    got = refused(a_need(), an_offer("gpu-1", free_gb=3, kept=(kept, pinned)))
+    assert got.reasons == {
+        "gpu-1": "needs 6.2 GiB of VRAM, 3.0 GiB free, and big one is pinned there, small is to stay loaded; "
+        "to let big one go: remuda models scale 'big one' --no-pin"
+    }
+    assert not got.waiting_helps
+    assert not got.until
+    small = an_offer("gpu-1", free_gb=5.5, kept=(kept,))
+    assert "small is to stay loaded; to let small go: remuda models scale small --min 0" in why(
+        a_need(), small
+    )
+
+
+def test_pin_is_not_named_where_its_end_would_not_be_enough() -> None:
+    kept = a_resident("small", 1, movable=False, hold=HoldReason.PINNED)
+    assert "pinned" not in why(a_need(), an_offer("gpu-1", free_gb=3, kept=(kept,)))
 
 
 def test_node_with_as_many_replicas_of_the_model_as_it_may_have_takes_no_more() -> None:

@@ -177,7 +177,10 @@ async def test_memory_that_becomes_free_ends_the_wait_for_a_missing_replica(rig:
     pinned, _ = await full_of(rig, "one", "two")
     its_keeper, store = keeper(rig), SqlSchedulingStore(rig.database)
     await its_keeper.pass_once()
-    assert "no idle model could be unloaded" in (await store.cooldowns())["qwen"].why
+    assert (
+        "one is pinned there; to let one go: remuda models scale one --no-pin"
+        in (await store.cooldowns())["qwen"].why
+    )
     before = (await store.cooldowns())["qwen"]
     await its_keeper.pass_once()
     assert (await store.cooldowns())["qwen"] == before, "nothing has changed, so nothing is tried"
