@@ -102,7 +102,7 @@ async def test_busy_replica_makes_no_room(rig: PlacingRig) -> None:
     rig.busy[old.key] = 1
     answer = await refused(rig, "big")
     assert answer.waiting_helps
-    assert "the other models there are busy" in answer.reasons["gpu-1"]
+    assert "and qwen is in use; try again later" in answer.reasons["gpu-1"]
     assert (await rig.row()).state is ReplicaState.LOADED
 
 
@@ -115,7 +115,7 @@ async def test_groups_of_a_removed_model_count_while_its_replica_runs(rig: Placi
     await rig.models.remove_model("first")
     await rig.catalogue.refresh()
     why = (await refused(rig, "second")).reasons["gpu-1"]
-    assert "first is in use there and shares a concurrency group with second" in why
+    assert "first is being loaded, and shares a concurrency group with second" in why
 
 
 async def test_picture_that_is_old_by_the_time_of_the_claim_writes_nothing(
