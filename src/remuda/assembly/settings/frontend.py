@@ -174,8 +174,8 @@ class FrontendSettings(SourceSettings):
     distributed_prefix_cache: Annotated[
         bool,
         Setting(
-            "Route requests of models with `route_policy: prefix_cache` by the beginning of their prompts; off: "
-            "to the least loaded replica.",
+            "Route requests of models with `route_policy: prefix_cache` by the beginning of their prompts; "
+            "off: to the least loaded replica.",
             forms.FLAG,
             aliases=("LOCALAI_DISTRIBUTED_PREFIX_CACHE",),
         ),
