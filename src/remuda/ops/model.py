@@ -120,6 +120,7 @@ class ModelSpec:
 class UnloadCause(StrEnum):
     ASKED = "asked"
     IDLE = "idle"
+    SURPLUS = "surplus"  # There are more of its model than are declared at most.
     MAKES_ROOM = "makes_room"
     OUTDATED = "outdated"  # Its model's configuration changed.
     GIVES_WAY = "gives_way"  # To other programs in the GPU.
@@ -143,6 +144,8 @@ class UnloadReason:
                 return f"asked for by {self.by}"
             case UnloadCause.IDLE:
                 return "it was not used for a while"
+            case UnloadCause.SURPLUS:
+                return "more replicas were loaded than max_replicas allows"
             case UnloadCause.MAKES_ROOM:
                 return f"makes room for {self.for_replica}"
             case UnloadCause.OUTDATED:

@@ -15,6 +15,7 @@ from remuda.core.ids import NodeId, ReplicaKey
 from remuda.fleet.model import labels_match
 from remuda.fleet.verdicts import ObservedNode, is_up, may_take_work, takes_requests
 from remuda.models.config import ModelConfig
+from remuda.ops.model import UnloadCause
 from remuda.scheduler.model import Replica, ReplicaState
 from remuda.scheduler.scheduling import Cooldown
 
@@ -53,6 +54,7 @@ class AddReplica:
 @dataclass(frozen=True, slots=True)
 class RemoveReplica:
     replica: Replica
+    cause: UnloadCause = UnloadCause.IDLE
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,17 +172,19 @@ def _for_load(
 
 
 def _surplus(config: ModelConfig, counted: Sequence[Replica], around: GoalInputs) -> list[RemoveReplica]:
-    """At most one at a time; the last that was added goes first, never one in use, nor a pinned one."""
+    """At most one at a time; the last that was added goes first, never one in use, nor a pinned one. Of those
+    that are loaded: one that is on its way serves nobody yet, and may never come to."""
     if config.everywhere:
         return []
-    too_many = bool(config.max_replicas) and len(counted) > config.max_replicas
-    if not too_many and (config.pinned or len(counted) <= max(config.min_replicas, 1)):
+    loaded = [row for row in counted if row.state is ReplicaState.LOADED]
+    too_many = bool(config.max_replicas) and len(loaded) > config.max_replicas
+    if not too_many and (config.pinned or len(loaded) <= max(config.min_replicas, 1)):
         return []
     least = timedelta() if too_many else IDLE_FOR
-    idle = [row for row in counted if _idle_for(row, around) >= least and not around.in_flight(row.key)]
-    loaded = [row for row in idle if row.state is ReplicaState.LOADED]
-    last = max(loaded, key=lambda row: row.key.index, default=None)
-    return [] if last is None else [RemoveReplica(last)]
+    idle = [row for row in loaded if _idle_for(row, around) >= least and not around.in_flight(row.key)]
+    last = max(idle, key=lambda row: row.key.index, default=None)
+    cause = UnloadCause.SURPLUS if too_many else UnloadCause.IDLE
+    return [] if last is None else [RemoveReplica(last, cause)]
 
 
 def _idle_for(row: Replica, around: GoalInputs) -> timedelta:

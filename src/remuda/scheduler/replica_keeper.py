@@ -17,7 +17,7 @@ from anyio.abc import TaskStatus
 from remuda.core.errors import Conflict, RemudaError
 from remuda.core.ids import NodeId, ReplicaKey
 from remuda.fleet.verdicts import ObservedNode, installed, is_up, may_take_work
-from remuda.ops.model import OpId, UnloadCause, UnloadReason
+from remuda.ops.model import OpId, UnloadReason
 from remuda.scheduler.catalogue import Catalogued, ModelCatalogue
 from remuda.scheduler.eviction import BESIDE, FIRST, Turn
 from remuda.scheduler.load_ops import UnloadRequests
@@ -28,6 +28,7 @@ from remuda.scheduler.ports import ReplicaRows, RoutingTable
 from remuda.scheduler.replica_goals import (
     AddReplica,
     GoalInputs,
+    RemoveReplica,
     cooldown_after,
     cools_down,
     goals,
@@ -120,7 +121,7 @@ class ReplicaKeeper:
         )
         self._busy_since = found.busy_since
         for removal in found.remove:
-            await self._remove(removal.replica)
+            await self._remove(removal)
         cooldowns = await self._deps.scheduling.cooldowns()
         for model in cooldowns.keys() & found.settled:
             self._refused.pop(model, None)
@@ -218,10 +219,11 @@ class ReplicaKeeper:
             look.room = room(inputs)
         return {**look.room, **measured_room(model, memory)}
 
-    async def _remove(self, replica: Replica) -> None:
+    async def _remove(self, removal: RemoveReplica) -> None:
+        replica, reason = removal.replica, UnloadReason(removal.cause)
         try:
-            await self._deps.unloads.ask(replica, BY, UnloadReason(UnloadCause.IDLE))
-            log.info("replica_removed", replica=str(replica.key), reason="fewer are enough")
+            await self._deps.unloads.ask(replica, BY, reason)
+            log.info("replica_removed", replica=str(replica.key), reason=str(reason))
         except Conflict as error:
             log.info("replica_not_removed", replica=str(replica.key), reason=error.message)
 

@@ -181,8 +181,8 @@ def _loads(live: Iterable[Operation]) -> Collection[OpId]:
 
 
 def _idle_since(step: Step, live: Iterable[Operation]) -> datetime | None:
-    """When it was asked for, of an unload for want of use."""
+    """When it was asked for, of an unload for want of use or of one too many: neither goes while in use."""
     reason = target_of(step).reason
-    if reason is None or reason.cause is not UnloadCause.IDLE:
+    if reason is None or reason.cause not in (UnloadCause.IDLE, UnloadCause.SURPLUS):
         return None
     return next((operation.asked_at for operation in live if operation.id == step.op), None)

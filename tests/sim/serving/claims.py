@@ -24,6 +24,7 @@ _PLACED_S = 5.0  # From looking at the fleet to having written where a replica g
 _USE_NOTED_S = 20.0  # From a request until the store knows that its replica was used,
 _USE_MISSED_S = 10.0  # and so much of its end may go unnoticed.
 _IDLE = "it was not used for a while"
+_TOO_MANY = "more replicas were loaded than max_replicas allows"
 _FOR_OTHERS = "makes room for "
 _LEAVES = (ReplicaState.LOADED, ReplicaState.UNLOADING)
 
@@ -105,9 +106,9 @@ class ServingClaims(Claims):
             self._world.violated("budgets_are_kept", worker, terms, *self.rows.values())
 
     def _check_least(self, old: ReplicaRow, new: ReplicaRow) -> None:
-        """What goes for others or for want of use leaves its model as many as it is to have."""
+        """What goes for others, for want of use or as one too many leaves its model its least."""
         wanted = self.models[new.key.model].lately(_PLACED_S)
-        if not new.why.startswith(_FOR_OTHERS) and new.why != _IDLE:
+        if not new.why.startswith(_FOR_OTHERS) and new.why not in (_IDLE, _TOO_MANY):
             return
         if any(one is None or one.revision != old.revision for one in wanted):
             return

@@ -13,12 +13,14 @@ from remuda.core.errors import NoCapacity
 from remuda.core.ids import ReplicaKey
 from remuda.fleet.health import Reachability, Standing
 from remuda.fleet.verdicts import ObservedNode
+from remuda.models.memory import MemoryUse
 from remuda.ops.model import Step
 from remuda.router import table
 from remuda.router.table import Table
 from remuda.scheduler import placement
 from remuda.scheduler.catalogue import Catalogued, ModelCatalogue
 from remuda.scheduler.loader import _Load
+from remuda.scheduler.measured_memory import MemoryBook, MemoryKey
 from remuda.scheduler.model import Need, NodeOffer, Replica, Replicas, ReplicaState, StoredModel
 from remuda.scheduler.replica_goals import Goals
 from remuda.scheduler.worker_calls import AnswerMemory, AnswerVerdict, Lists
@@ -29,6 +31,7 @@ from tests.sim.simulation import Outcome
 
 SEEDS_MOST = 20
 _routable, _build, _offered = table._routable, table.build, placement._out_of_the_question
+_measured = MemoryBook.of
 _refresh, _read, _commit = ModelCatalogue.refresh, ModelCatalogue._read, ops_attempts.commit
 
 
@@ -65,6 +68,11 @@ def never_forgotten(catalogue: ModelCatalogue, stored: Sequence[StoredModel]) ->
 
 def placed_anywhere(need: Need, offer: NodeOffer) -> object:
     return _offered(replace(need, selector={}), offer)
+
+
+def half_of_it(book: MemoryBook, key: MemoryKey) -> MemoryUse | None:
+    use = _measured(book, key)
+    return None if use is None else MemoryUse(use.vram_bytes // 2, use.ram_bytes // 2)
 
 
 def unfit_only_if_away(standing: Standing) -> str:
@@ -219,6 +227,18 @@ BREAKS = {
     ),
     "models that share a group are placed together": Break(
         {"remuda.scheduler.facts.excludes": lambda *_: False}, "groups_are_kept_apart", live=run_hour
+    ),
+    "what admins declare is not read": Break(
+        {"remuda.scheduler.catalogue.effective": lambda config, terms: config},
+        "the_least_stays",
+        first_seed=1,
+        live=run_hour,
+    ),
+    "replicas are taken to need half of what was measured": Break(
+        {"remuda.scheduler.measured_memory.MemoryBook.of": half_of_it},
+        "budgets_are_kept",
+        first_seed=1,
+        live=run_hour,
     ),
     "what is idle stays": Break(
         {"remuda.scheduler.upkeep_rules.unloads_at": lambda *_: None}, "everything_settles", first_seed=1

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from remuda.core.ids import BootId, NodeId, ReplicaKey
 from remuda.fleet.verdicts import ObservedNode
 from remuda.models.config import ModelConfig
+from remuda.ops.model import UnloadCause
 from remuda.scheduler.model import Replica, ReplicaState
 from remuda.scheduler.replica_goals import (
     BUSY_FOR,
@@ -156,6 +157,15 @@ def test_limit_that_was_lowered_is_kept_to_at_once_but_for_the_busy() -> None:
     assert [one.replica.key.index for one in look(config(max_replicas=1), *rows, busy=busy).remove] == [0]
 
 
+def test_one_that_serves_is_not_given_up_for_one_that_is_still_being_loaded() -> None:
+    coming = a_row(index=1, on="gpu-2", state=ReplicaState.LOADING)
+    assert look(config(max_replicas=1), a_row(), coming).remove == ()
+    there = a_row(index=1, on="gpu-2")
+    [removal] = look(config(max_replicas=1), a_row(), there).remove
+    assert (removal.replica.key, removal.cause) == (there.key, UnloadCause.SURPLUS)
+    assert look(config(max_replicas=3), idle(0), replace(idle(1), state=ReplicaState.STAGING)).remove == ()
+
+
 STATES = st.sampled_from(list(ReplicaState))
 ROWS = st.lists(
     st.tuples(STATES, st.sampled_from(["gpu-1", "gpu-2", "gone"]), st.integers(0, 600), st.integers(0, 2)),
@@ -179,7 +189,7 @@ def test_minimum_is_asked_for_exactly_and_never_undercut(
     counted = counting(rows, wanted, nodes)
     assert len(found.add) == max(least - len(counted), 0)
     for removal in found.remove:
-        assert len(counted) > least
+        assert sum(row.state is ReplicaState.LOADED for row in counted) > max(least, 1)
         assert not busy[removal.replica.key]
     for one in found.add:
         assert still_wanted(one, wanted, rows, nodes)

@@ -53,9 +53,9 @@ def an_unload(replica: Replica) -> Step:
     return unload_operation(OpId("u-1"), target, source, replica.node, "gpu-1", by="test", now=START)[1]
 
 
-async def idle_unload(rig: Rig, replica: Replica) -> Step:
+async def idle_unload(rig: Rig, replica: Replica, cause: UnloadCause = UnloadCause.IDLE) -> Step:
     """Asked for now, by nobody in particular."""
-    target = ReplicaTarget(replica.key, replica.revision, UnloadReason(UnloadCause.IDLE))
+    target = ReplicaTarget(replica.key, replica.revision, UnloadReason(cause))
     source, now = Source(replica.backend), rig.clock.now()
     operation, step = unload_operation(
         OpId("u-1"), target, source, replica.node, "gpu-1", by="remuda", now=now
@@ -277,9 +277,10 @@ async def test_replica_that_is_still_idle_when_its_unload_begins_goes(rig: Rig) 
     assert await rig.rows() == ()
 
 
-async def test_replica_that_was_used_before_its_unload_began_stays(rig: Rig) -> None:
+@pytest.mark.parametrize("cause", [UnloadCause.IDLE, UnloadCause.SURPLUS])
+async def test_replica_that_was_used_before_its_unload_began_stays(rig: Rig, cause: UnloadCause) -> None:
     replica = await rig.loaded()
-    step = await idle_unload(rig, replica)
+    step = await idle_unload(rig, replica, cause)
     await time_passes(35)
     await rig.replicas.touch({replica.key: timedelta(seconds=3)})
     assert await unloader(rig).unload(step) == NotNeeded("not needed any more: it was used again")
