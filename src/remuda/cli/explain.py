@@ -40,10 +40,9 @@ def command(options: ClientOptions, request_id: str) -> None:
 
 
 def explanation_lines(one: "RequestExplanation") -> "Iterator[str]":
-    from remuda.cli.render import local
-
     by = f" by the key {one.caller}" if one.caller else ""
-    yield f"{one.request_id}: {one.model or 'no model'}, asked for{by}, finished at {local(one.at)}"
+    at = one.at.astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")
+    yield f"{one.request_id}: {one.model or 'no model'}, asked for{by}, finished at {at}"
     if one.error:
         reason = f": {one.error_message}" if one.error_message else ""
         yield f"  refused or failed with {one.status} {one.error}{reason}"
@@ -73,5 +72,5 @@ def _time(seconds: float) -> str:
     from remuda.cli.render import span
 
     if seconds < 1:
-        return f"{seconds * 1000:.0f} ms"
+        return f"{seconds:.3f} s"
     return f"{seconds:.1f} s" if seconds < 60 else span(timedelta(seconds=seconds))

@@ -9,6 +9,7 @@ from remuda.cli.invocation import ClientOptions
 from remuda.cli.model_arguments import complete_models
 from remuda.cli.output import one_line
 from remuda.core.errors import NotFound
+from remuda.core.hints import pasted
 
 if TYPE_CHECKING:
     from remuda.cli.client import AdminClient
@@ -94,7 +95,13 @@ def scale_model(
     with connect(options) as client:
         if name is not None and (said or reset):
             _change(client, name, said)
-        answer = client.get("api", "scheduling", **({"model": name} if name else {}))
+        try:
+            answer = client.get("api", "scheduling", **({"model": name} if name else {}))
+        except NotFound:
+            if not reset:
+                raise
+            click.echo(one_line(f"{name}: nothing is declared any more"), err=True)  # It was for later.
+            return
     if options.as_json:
         click.echo(answer.body)
         return
@@ -160,6 +167,11 @@ def _show(models: "tuple[ModelScheduled, ...]", *, alone: bool) -> None:
     ]
     show(output, fitting(columns, output))
     for one in shown:
+        if one.absent:
+            undo = f"remuda models scale --reset {pasted(one.model)}"
+            click.echo(
+                one_line(f"{one.model}: no such model yet; this counts once it is added. To undo: {undo}")
+            )
         if one.waiting:
             click.echo(one_line(f"{one.model}: fewer than wanted, {one.waiting}"))
 

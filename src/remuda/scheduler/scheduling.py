@@ -5,6 +5,7 @@ whose word counts more. Data, and how the two are put together. Pure.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from math import ceil
 from typing import Final, Protocol
 
 from remuda.core.durations import render as span
@@ -111,4 +112,4 @@ def cooldown_in_words(cooldown: Cooldown, now: datetime) -> str:
     left = cooldown.until - now
     if left <= timedelta():
         return ""
-    return f"tried again in {span(timedelta(seconds=round(left.total_seconds())))}: {cooldown.why}"
+    return f"tried again in {span(timedelta(seconds=ceil(left.total_seconds())))}: {cooldown.why}"

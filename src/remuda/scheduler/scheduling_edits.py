@@ -85,11 +85,19 @@ class SchedulingEdits:
             raise NotFound(f"nothing is declared for the replicas of {model!r}")
         await self._changed()
 
+    async def unconfigured(self) -> Sequence[ModelScheduling]:
+        """What is declared for models that are not there, or not yet."""
+        await self._catalogue.refresh()
+        known = self._catalogue.configured
+        return [one for one in await self._store.scheduling() if one.model not in known]
+
     async def scheduled(self, model: str = "") -> Sequence[Scheduled]:
-        """Every configured model, or this one. NotFound for an unknown one."""
+        """Every configured model, or this one. NotFound for an unknown one for which nothing is declared."""
         await self._catalogue.refresh()
         known = self._catalogue.configured
         if model and model not in known:
+            if any(one.model == model for one in await self._store.scheduling()):
+                return ()
             raise NotFound(f"there is no model {model!r}")
         model = self._meant(model)
         rows = (await self._replicas.replicas()).rows

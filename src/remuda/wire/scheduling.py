@@ -51,6 +51,7 @@ class SchedulingRow(Message):
     pinned: Annotated[bool | None, OMIT_NONE] = None
     keep_alive: Annotated[str, OMIT_EMPTY] = ""
     unsatisfiable_why: Annotated[str, OMIT_EMPTY] = ""
+    warning: Annotated[str, OMIT_EMPTY] = ""
 
 
 class SchedulingRows(RootModel[tuple[SchedulingRow, ...]]):
@@ -77,6 +78,7 @@ class ModelScheduled(WantedReplicas):
     loaded: Count = 0
     on_their_way: Count = 0
     waiting: Annotated[str, OMIT_EMPTY] = ""  # Why there are fewer than wanted, and when it is tried again.
+    absent: Annotated[bool, OMIT_EMPTY] = False  # There is no such model, or not yet.
 
 
 class ModelsScheduled(Message):

@@ -31,7 +31,7 @@ async def scheduled(frontend: LiveFrontend, model: str) -> dict[str, Any]:
 async def test_declaration_is_stored_and_returned_as_the_contract_has_it(frontend: LiveFrontend) -> None:
     selector = {"gpu.vendor": "nvidia", "a": "b"}
     body = {"model_name": "Org/later", "node_selector": selector, "min_replicas": 1, "max_replicas": 3}
-    stored = await frontend.admin.post(ROUTE, json={**body, "route_policy": "round_robin", "unknown": 1})
+    stored = await frontend.admin.post(ROUTE, json={**body, "route_policy": "round_robin", "id": 7})
     assert stored.status_code == 200
     row = stored.json()
     assert json.loads(row["node_selector"]) == selector
@@ -57,6 +57,7 @@ async def test_declaration_is_stored_and_returned_as_the_contract_has_it(fronten
         ({"keep_alive": "soon"}, "keep_alive"),
         ({"node_selector": {"": "x"}}, "key must have at least one character"),
         ({"model_name": ""}, "model_name"),
+        ({"min_replica": 1}, "'min_replica' is not a known field"),
     ],
 )
 async def test_what_cannot_be_wanted_is_refused(
@@ -102,6 +103,21 @@ async def run(frontend: LiveFrontend, *words: str) -> str:
     done = await anyio.to_thread.run_sync(lambda: CliRunner().invoke(root, arguments))
     assert done.exit_code == 0, done.output
     return done.output
+
+
+async def test_what_is_declared_for_a_model_that_is_not_there_is_told(frontend: LiveFrontend) -> None:
+    stored = await frontend.admin.post(ROUTE, json={"model_name": "soon", "min_replicas": 1})
+    warning = "there is no model 'soon' yet: this counts once it is added"
+    assert stored.json()["warning"] == warning
+    found = await scheduled(frontend, "soon")
+    assert (found["absent"], found["origin"], found["min_replicas"]) == (True, "declared", 1)
+    assert "soon: no such model yet; this counts once it is added" in await run(frontend)
+    await add(frontend, "soon")
+    assert "absent" not in await scheduled(frontend, "soon")
+    assert "warning" not in (await frontend.admin.get(f"{ROUTE}/soon")).json()
+    await frontend.admin.post(ROUTE, json={"model_name": "never", "min_replicas": 1})
+    await run(frontend, "--reset", "never")
+    assert (await frontend.admin.get(f"{ROUTE}/never")).status_code == 404
 
 
 async def test_command_sets_shows_and_resets(frontend: LiveFrontend) -> None:

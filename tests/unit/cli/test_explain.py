@@ -1,5 +1,7 @@
 """An explanation, as people read it."""
 
+from datetime import datetime
+
 from remuda.cli.explain import explanation_lines
 from remuda.wire.explanations import RequestExplanation, TryExplained, WaitExplained
 from tests.unit.cli.test_models import NOON
@@ -24,6 +26,8 @@ def test_explanation_of_a_request_that_waited_and_was_tried_again() -> None:
     )
     lines = list(explanation_lines(one))
     assert lines[0].startswith("r-1: qwen, asked for by the key website, finished at ")
+    assert datetime.strptime(lines[0].split(" at ")[1].rsplit(" ", 1)[0], "%Y-%m-%d %H:%M:%S")
+    assert lines[0].rsplit(" ", 1)[1], "the zone"
     assert lines[1:] == [
         "  answered by gpu-1 (qwen#0): it was the only replica that could be chosen",
         "  gpu-2 (qwen#1) failed: the connection was lost",
@@ -46,5 +50,5 @@ def test_explanation_of_a_refusal_has_its_reason() -> None:
     )
     assert list(explanation_lines(one))[1:] == [
         "  refused or failed with 429 rate_limit_exceeded: the key website may make 60 requests a minute",
-        "  finished after 2 ms",
+        "  finished after 0.002 s",
     ]

@@ -1,7 +1,7 @@
 """How many replicas of models are wanted, and where: as admins declare it by the contract, and shown."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Annotated
@@ -10,12 +10,13 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 
 from remuda.core.errors import Invalid
 from remuda.gateway.guards import require_admin
-from remuda.gateway.messages import KNOWN_FILTERS, ModelPath, answer, gives, read, refuses, takes
+from remuda.gateway.messages import KNOWN_FILTERS, ModelPath, answer, gives, read_known, refuses, takes
 from remuda.gateway.model_views import wanted_replicas
 from remuda.gateway.node_views import check_labels
 from remuda.gateway.services import Svc
 from remuda.models import keep_alive
-from remuda.scheduler.scheduling import ModelScheduling, SchedulingTerms
+from remuda.models.config import ModelConfig
+from remuda.scheduler.scheduling import ModelScheduling, SchedulingTerms, effective, wanted_in_words
 from remuda.scheduler.scheduling_edits import Scheduled
 from remuda.wire.scheduling import (
     ModelScheduled,
@@ -30,21 +31,27 @@ routes = APIRouter(tags=["models"], dependencies=[Depends(require_admin)])
 
 @routes.get("/api/scheduling", responses=gives(ModelsScheduled, 400, 401, 404), dependencies=[KNOWN_FILTERS])
 async def list_scheduled(svc: Svc, model: Annotated[str, Query(max_length=1024)] = "") -> Response:
-    """How each model is scheduled, by whose word, and how many replicas it has; or one model."""
-    found = await svc.serving.scheduling.scheduled(model)
-    return answer(ModelsScheduled(models=tuple(map(_scheduled, found))))
+    """How each model is scheduled, by whose word, and how many replicas it has; or one model. Also what is
+    declared for models that are not there yet."""
+    scheduling = svc.serving.scheduling
+    found = list(map(_scheduled, await scheduling.scheduled(model)))
+    later = (one for one in await scheduling.unconfigured() if model in ("", one.model))
+    return answer(ModelsScheduled(models=(*found, *map(_unconfigured, later))))
 
 
 @routes.get("/api/nodes/scheduling", responses=gives(SchedulingRows, 401))
 async def list_scheduling(svc: Svc) -> Response:
     """What admins have declared. Models that their YAML alone schedules are not here."""
-    return answer(SchedulingRows(tuple(map(_row, await svc.serving.scheduling.stored()))))
+    scheduling = svc.serving.scheduling
+    unconfigured = await scheduling.unconfigured()
+    return answer(SchedulingRows(tuple(_row(one, unconfigured) for one in await scheduling.stored())))
 
 
 @routes.get("/api/nodes/scheduling/{model:path}", responses=gives(SchedulingRow, 401, 404))
 async def one_scheduling(model: ModelPath, svc: Svc) -> Response:
     """What an admin has declared for this model."""
-    return answer(_row(await svc.serving.scheduling.one(model)))
+    scheduling = svc.serving.scheduling
+    return answer(_row(await scheduling.one(model), await scheduling.unconfigured()))
 
 
 @routes.post(
@@ -54,10 +61,12 @@ async def one_scheduling(model: ModelPath, svc: Svc) -> Response:
 )
 async def declare_scheduling(request: Request, svc: Svc) -> Response:
     """Declare what is wanted of a model's replicas, which counts more than its YAML. The model may be added
-    later."""
-    body = await read(request, SchedulingBody)
+    later, of which a warning tells."""
+    body = await read_known(request, SchedulingBody, SchedulingRow.model_fields)
     change = declared(body)
-    return answer(_row(await svc.serving.scheduling.declare(body.model_name, change)))
+    scheduling = svc.serving.scheduling
+    put = await scheduling.declare(body.model_name, change)
+    return answer(_row(put, await scheduling.unconfigured()))
 
 
 @routes.delete(
@@ -112,8 +121,9 @@ def _terms(body: SchedulingBody, before: SchedulingTerms) -> SchedulingTerms:
     )
 
 
-def _row(one: ModelScheduling) -> SchedulingRow:
+def _row(one: ModelScheduling, unconfigured: Sequence[ModelScheduling]) -> SchedulingRow:
     terms, cooldown = one.terms, one.cooldown
+    absent = any(one.model == other.model for other in unconfigured)
     return SchedulingRow(
         id=one.id,
         model_name=one.model,
@@ -132,6 +142,23 @@ def _row(one: ModelScheduling) -> SchedulingRow:
         pinned=terms.pinned,
         keep_alive="" if terms.keep_alive is None else keep_alive.render(terms.keep_alive),
         unsatisfiable_why="" if cooldown is None else cooldown.why,
+        warning=f"there is no model {one.model!r} yet: this counts once it is added" if absent else "",
+    )
+
+
+def _unconfigured(one: ModelScheduling) -> ModelScheduled:
+    config = effective(ModelConfig(name="later"), one.terms)
+    return ModelScheduled(
+        origin="declared",
+        wanted=wanted_in_words(config),
+        min_replicas=config.min_replicas,
+        max_replicas=config.max_replicas,
+        every_node=config.everywhere,
+        selector=dict(config.selector),
+        pinned=config.pinned,
+        keep_alive="" if config.keep_alive is None else keep_alive.render(config.keep_alive),
+        model=one.model,
+        absent=True,
     )
 
 
