@@ -87,8 +87,8 @@ class HotSpots:
 
 
 class ReplicaChooser:
-    """`run` it once; what is chosen costs no wait. `by_prefixes`: whether prompts are looked at; `lives_s`: how
-    long a replica is taken to have one in its cache."""
+    """`run` it once; what is chosen costs no wait. `by_prefixes`: whether prompts are looked at; `lives_s`:
+    how long a replica is taken to have one in its cache."""
 
     def __init__(
         self,
