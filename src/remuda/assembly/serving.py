@@ -40,7 +40,6 @@ from remuda.model_installs.rooms import node_rooms, runnable_backend
 from remuda.model_installs.service import HoldingFrontend, ModelInstalls
 from remuda.model_installs.uploads import HubsAndUploads, ModelUploads
 from remuda.model_installs.work import BoardTeller, ModelFileWork
-from remuda.models.config import ModelConfig
 from remuda.models.file_hashes import FileHashes
 from remuda.router.cold_path import ColdPath, UnknownModels
 from remuda.router.confirmation import Confirming
@@ -69,7 +68,7 @@ from remuda.scheduler.stager import Stager, StagerDeps
 from remuda.scheduler.staging_broadcasts import StagingBroadcasts
 from remuda.scheduler.unloader import Unloader
 from remuda.scheduler.upkeep import DriftRepair, Upkeep, UpkeepPolicy
-from remuda.scheduler.upkeep_rules import unloads_at
+from remuda.scheduler.upkeep_rules import kept_as_routed, unloads_at
 from remuda.scheduler.worker_calls import BusWorker
 from remuda.store.benchmarks import SqlBenchmarkStore
 from remuda.store.measurements import SqlMemoryStore
@@ -364,7 +363,12 @@ class ServingRig:
             models,
             ModelEdits(models, self._model_store, self._shop.store, folder, self._keeper),
             SchedulingEdits(
-                self._scheduling, self._catalogue, self._replicas, ground.parts.clock, table=self._keeper
+                self._scheduling,
+                self._catalogue,
+                self._replicas,
+                ground.parts.clock,
+                table=self._keeper,
+                nodes=self._shop.operations.nodes,
             ),
             installs,
             self._uploads,
@@ -583,15 +587,10 @@ class ServingRig:
             endpoint, parts.clock, parts.entropy, self._timeouts, self._translation, self._request_files
         )
 
-    def _kept_for_minimum(self, replica: Replica, config: ModelConfig) -> bool:
-        """As far as this frontend's table knows; upkeep looks at the rows."""
-        entry = self._tables.now.models.get(config.id)
-        numbers = sorted(route.key.index for route in entry.routes) if entry else []
-        return config.everywhere or replica.key.index in numbers[: config.min_replicas]
-
     def _unloads_at(self, replica: Replica) -> datetime | None:
         found = self._catalogue.find(replica.key.model)
         config = None if found is None else found.config
-        if config is not None and self._kept_for_minimum(replica, config):
+        entry = self._tables.now.models.get(replica.key.model)
+        if config is not None and kept_as_routed(replica.key, entry.routes if entry else (), config):
             return None
         return unloads_at(replica, config, self._ground.parts.settings.keep_alive)

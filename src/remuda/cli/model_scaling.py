@@ -172,12 +172,17 @@ def _show(models: "tuple[ModelScheduled, ...]", *, alone: bool) -> None:
             click.echo(
                 one_line(f"{one.model}: no such model yet; this counts once it is added. To undo: {undo}")
             )
+        if one.not_counted:
+            click.echo(one_line(f"{one.model}: loaded but not counted, {'; '.join(one.not_counted)}"))
         if one.waiting:
             click.echo(one_line(f"{one.model}: fewer than wanted, {one.waiting}"))
 
 
 def _loaded(one: "ModelScheduled") -> str:
-    return f"{one.loaded} (+{one.on_their_way})" if one.on_their_way else str(one.loaded)
+    """Those on their way are added in brackets, those that do not count in words."""
+    coming = f" (+{one.on_their_way})" if one.on_their_way else ""
+    others = f", {len(one.not_counted)} not counted" if one.not_counted else ""
+    return f"{one.loaded}{coming}{others}"
 
 
 def _labels(selector: dict[str, str]) -> str:

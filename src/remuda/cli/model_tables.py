@@ -1,7 +1,7 @@
 """Models and replicas as tables."""
 
 from collections.abc import Collection, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
@@ -157,4 +157,7 @@ def _memory(replica: ReplicaView) -> str:
 
 
 def _until(replica: ReplicaView, now: datetime) -> str:
-    return UNKNOWN if replica.unloads_at is None else f"in {span(replica.unloads_at - now)}"
+    if replica.unloads_at is None:
+        return UNKNOWN
+    left = replica.unloads_at - now
+    return f"in {span(left)}" if left >= timedelta(seconds=1) else "now"

@@ -65,6 +65,8 @@ def replica_view(row: Replica, standings: Iterable[Standing], serving: Serving) 
         missed = f"{standing.node.name} could not be reached a moment ago"
         gone = missed if row.node in serving.out_of_reach() else _why_not_there(row, standing)
         state, why = (UNREACHABLE, gone) if gone else (state, why)
+        if not gone and standing.node.drained:
+            why = f"{standing.node.name} is drained: it takes no new requests"
     measured = serving.measured(row)
     idle_at = serving.unloads_at(row) if state == ReplicaState.LOADED else None
     return ReplicaView(

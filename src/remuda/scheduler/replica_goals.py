@@ -102,12 +102,21 @@ def counting(
 
 
 def _serves(row: Replica, config: ModelConfig, nodes: Mapping[NodeId, ObservedNode]) -> bool:
-    view = nodes.get(row.node)
-    if view is None or row.state is ReplicaState.UNLOADING:
-        return False
-    same_life = row.boot is None or row.boot == view.boot
+    return row.state is not ReplicaState.UNLOADING and not why_not_there(row, config, nodes.get(row.node))
+
+
+def why_not_there(row: Replica, config: ModelConfig, view: ObservedNode | None) -> str:
+    """Why it does not count where it is; empty: it does, if it is of the present configuration."""
+    if view is None:
+        return "its node was removed"
     standing = view.standing
-    return same_life and takes_requests(standing) and labels_match(standing.node.labels, config.selector)
+    if not takes_requests(standing):
+        node = standing.node
+        return "drained" if node.drained else "shutting down" if node.leaving else "offline"
+    if row.boot is not None and row.boot != view.boot:
+        return "its worker was restarted"
+    labelled = labels_match(standing.node.labels, config.selector)
+    return "" if labelled else "without the labels that it asks for"
 
 
 def still_wanted(
@@ -175,7 +184,7 @@ def _surplus(config: ModelConfig, counted: Sequence[Replica], around: GoalInputs
     """At most one at a time; the last that was added goes first, never one in use, nor a pinned one. Of those
     that are loaded: one that is on its way serves nobody yet, and may never come to."""
     if config.everywhere:
-        return []
+        return _twice_on_a_node(counted, around)
     loaded = [row for row in counted if row.state is ReplicaState.LOADED]
     too_many = bool(config.max_replicas) and len(loaded) > config.max_replicas
     if not too_many and (config.pinned or len(loaded) <= max(config.min_replicas, 1)):
@@ -185,6 +194,16 @@ def _surplus(config: ModelConfig, counted: Sequence[Replica], around: GoalInputs
     last = max(idle, key=lambda row: row.key.index, default=None)
     cause = UnloadCause.SURPLUS if too_many else UnloadCause.IDLE
     return [] if last is None else [RemoveReplica(last, cause)]
+
+
+def _twice_on_a_node(counted: Sequence[Replica], around: GoalInputs) -> list[RemoveReplica]:
+    """Of a model that has one on each node. Loaded by a request, or beside one that came back."""
+    first: dict[NodeId, int] = {}
+    loaded = sorted((row for row in counted if row.state is ReplicaState.LOADED), key=lambda row: row.key)
+    for row in loaded:
+        first.setdefault(row.node, row.key.index)
+    more = [row for row in loaded if row.key.index != first[row.node] and not around.in_flight(row.key)]
+    return [RemoveReplica(more[-1], UnloadCause.SURPLUS)] if more else []
 
 
 def _idle_for(row: Replica, around: GoalInputs) -> timedelta:
@@ -212,7 +231,15 @@ def may_be_spared(replica: Replica, config: ModelConfig | None, rows: Sequence[R
     """Whether its model has enough without it; one of an older configuration serves no requests."""
     if config is None or replica.revision != config.revision:
         return True
+    if config.everywhere:
+        return any(_stands_for(row, replica) for row in rows)
     return spare(config.id, config, rows) > 0
+
+
+def _stands_for(row: Replica, replica: Replica) -> bool:
+    """On the same node, of the same model and configuration."""
+    same = (row.key.model, row.node, row.revision) == (replica.key.model, replica.node, replica.revision)
+    return same and row.key != replica.key and row.state is ReplicaState.LOADED
 
 
 # What cannot be had.

@@ -1,15 +1,18 @@
 """What admins declare of models' replicas, and how each model is scheduled by it."""
 
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from remuda.core.clock import Clock
 from remuda.core.errors import Invalid, NotFound
+from remuda.core.ids import NodeId
+from remuda.fleet.verdicts import ObservedNode
 from remuda.models.config import replicas_problem
 from remuda.scheduler.catalogue import Catalogued, ModelCatalogue
-from remuda.scheduler.model import ReplicaState
+from remuda.scheduler.model import Replica, ReplicaState
 from remuda.scheduler.ports import ReplicaRows, RoutingTable
+from remuda.scheduler.replica_goals import counting, why_not_there
 from remuda.scheduler.scheduling import (
     ROUTE_POLICIES,
     Cooldown,
@@ -25,9 +28,10 @@ class Scheduled:
     """A configured model by the configuration that counts, and how it stands."""
 
     model: Catalogued
-    loaded: int
+    loaded: int  # That count: see replica_goals.
     on_their_way: int
     waiting: str = ""  # Why there are fewer than wanted.
+    not_counted: tuple[str, ...] = ()  # Where others are loaded, and why they do not count.
 
 
 class SchedulingEdits:
@@ -41,12 +45,14 @@ class SchedulingEdits:
         clock: Clock,
         *,
         table: RoutingTable,
+        nodes: Callable[[], Awaitable[Sequence[ObservedNode]]],
     ) -> None:
         self._store = store
         self._catalogue = catalogue
         self._replicas = replicas
         self._clock = clock
         self._table = table
+        self._nodes = nodes
 
     async def stored(self) -> Sequence[ModelScheduling]:
         return await self._store.scheduling()
@@ -101,12 +107,13 @@ class SchedulingEdits:
             raise NotFound(f"there is no model {model!r}")
         model = self._meant(model)
         rows = (await self._replicas.replicas()).rows
-        loaded = Counter(row.key.model for row in rows if row.state is ReplicaState.LOADED)
-        coming = (ReplicaState.STAGING, ReplicaState.LOADING)
-        on_their_way = Counter(row.key.model for row in rows if row.state in coming)
+        nodes = {view.standing.node.id: view for view in await self._nodes()}
         cooldowns = await self._store.cooldowns()
+        of_model = defaultdict[str, list[Replica]](list)
+        for row in rows:
+            of_model[row.key.model].append(row)
         return [
-            Scheduled(one, loaded[name], on_their_way[name], self._waiting(cooldowns.get(name)))
+            _scheduled(one, of_model[name], nodes, self._waiting(cooldowns.get(name)))
             for name, one in sorted(known.items())
             if model in ("", name) and not one.config.alias
         ]
@@ -122,6 +129,31 @@ class SchedulingEdits:
     async def _changed(self) -> None:
         self._table.rows_changed()
         await self._table.refresh()
+
+
+def _scheduled(
+    one: Catalogued, rows: Sequence[Replica], nodes: Mapping[NodeId, ObservedNode], waiting: str
+) -> Scheduled:
+    counted = counting(rows, one.config, nodes)
+    loaded = sum(row.state is ReplicaState.LOADED for row in counted)
+    others = [
+        f"{_name(row.node, nodes)}: {_why_not(row, one, nodes)}"
+        for row in rows
+        if row.state is ReplicaState.LOADED and row not in counted
+    ]
+    return Scheduled(one, loaded, len(counted) - loaded, waiting, tuple(sorted(others)))
+
+
+def _name(node: NodeId, nodes: Mapping[NodeId, ObservedNode]) -> str:
+    view = nodes.get(node)
+    return node if view is None else view.standing.node.name
+
+
+def _why_not(row: Replica, one: Catalogued, nodes: Mapping[NodeId, ObservedNode]) -> str:
+    older = "of an older configuration"
+    return (
+        older if row.revision != one.config.revision else why_not_there(row, one.config, nodes.get(row.node))
+    )
 
 
 def check_terms(terms: SchedulingTerms) -> None:

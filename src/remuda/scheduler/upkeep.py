@@ -106,6 +106,7 @@ class Upkeep:
             usual_keep_alive=self._habits.keep_alive,
             in_flight=self._in_flight,
             claimed=self._drift.claimed,
+            drained=self._drift.drained,
         )
 
     async def _forget(self, replica: Replica) -> None:
@@ -155,11 +156,14 @@ class DriftRepair:
         self._models = models
         self._history = history
         self._memory = DriftMemory()
-        self.claimed: frozenset[NodeId] = frozenset()  # As of the last look, those whose GPUs others use.
+        # As of the last look, those whose GPUs others use, and those that are drained.
+        self.claimed: frozenset[NodeId] = frozenset()
+        self.drained: frozenset[NodeId] = frozenset()
 
     async def look(self, replicas: Replicas) -> None:
         nodes = {view.standing.node.id: view for view in await self._nodes()}
         self.claimed = frozenset(node for node, view in nodes.items() if why_no_vram(view))
+        self.drained = frozenset(node for node, view in nodes.items() if view.standing.node.drained)
         reported = any(view.report and view.report.replicas for view in nodes.values())
         asked = to_ask(replicas, nodes, self._memory)
         if not replicas.rows and not reported and not asked:

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Final, Protocol
 
 from remuda.core.ids import NodeId, ReplicaKey
 from remuda.models.config import ModelConfig
@@ -45,20 +45,29 @@ class UpkeepInputs:
     usual_keep_alive: timedelta
     in_flight: Callable[[ReplicaKey], int]
     claimed: Collection[NodeId] = ()  # Nodes that give way to other programs in their GPUs.
+    drained: Collection[NodeId] = ()
+
+
+class Routed(Protocol):
+    @property
+    def key(self) -> ReplicaKey: ...
 
 
 def actions(rows: Iterable[Replica], around: UpkeepInputs) -> list[UpkeepAction]:
     every = tuple(rows)
-    kept = kept_for_minimum(every, around.configs)
+    kept = kept_for_minimum(every, around.configs, around.drained)
     return [action for row in every if (action := _action(row, around, kept)) is not None]
 
 
-def kept_for_minimum(rows: Iterable[Replica], configs: Mapping[str, ModelConfig]) -> frozenset[ReplicaKey]:
+def kept_for_minimum(
+    rows: Iterable[Replica], configs: Mapping[str, ModelConfig], drained: Collection[NodeId] = ()
+) -> frozenset[ReplicaKey]:
     """The replicas of each model that want of use does not take away: as many as are always to be loaded, in
-    the order of their numbers, so that all frontends keep the same ones."""
+    the order of their numbers, so that all frontends keep the same ones. One on a drained node is kept only
+    until another is loaded in its place."""
     kept = set[ReplicaKey]()
     count = Counter[str]()
-    for row in sorted(rows, key=lambda row: (row.key.model, row.key.index)):
+    for row in sorted(rows, key=lambda row: (row.node in drained, row.key.model, row.key.index)):
         config = configs.get(row.key.model)
         if config is None or row.state is not ReplicaState.LOADED:
             continue
@@ -69,10 +78,19 @@ def kept_for_minimum(rows: Iterable[Replica], configs: Mapping[str, ModelConfig]
     return frozenset(kept)
 
 
+def kept_as_routed(key: ReplicaKey, routes: Iterable[Routed], config: ModelConfig) -> bool:
+    """The same of one replica, as far as the routing table of a frontend knows. One that takes no requests,
+    as on a drained node, is kept until another is loaded in its place."""
+    numbers = sorted(route.key.index for route in routes)
+    if config.everywhere or key.index not in numbers:
+        return config.everywhere or len(numbers) < config.min_replicas
+    return key.index in numbers[: config.min_replicas]
+
+
 def idle_next(rows: Iterable[Replica], around: UpkeepInputs) -> datetime | None:
     """When the next replica is unloaded if it is not used; of one in use that may be past."""
     every = tuple(rows)
-    kept = kept_for_minimum(every, around.configs)
+    kept = kept_for_minimum(every, around.configs, around.drained)
     instants = (
         unloads_at(row, around.configs.get(row.key.model), around.usual_keep_alive)
         for row in every

@@ -75,10 +75,11 @@ class ModelScheduled(WantedReplicas):
     """How one model is scheduled, and how it stands. Ours."""
 
     model: str
-    loaded: Count = 0
+    loaded: Count = 0  # That count: `not_counted` tells of the others, by node and why.
     on_their_way: Count = 0
     waiting: Annotated[str, OMIT_EMPTY] = ""  # Why there are fewer than wanted, and when it is tried again.
     absent: Annotated[bool, OMIT_EMPTY] = False  # There is no such model, or not yet.
+    not_counted: Annotated[Many[str], OMIT_EMPTY] = ()
 
 
 class ModelsScheduled(Message):

@@ -43,7 +43,7 @@ class ReplicaView(Message):
         Many[Count], OMIT_EMPTY
     ] = ()  # That it is given, of several; empty: all, or the only one.
     op_id: str = ""  # The operation that loaded it.
-    why: Annotated[str, OMIT_EMPTY] = ""  # For what reason it is unloading or unreachable.
+    why: Annotated[str, OMIT_EMPTY] = ""  # For what reason it is unloading, unreachable or not used.
     # While its node is silent: when the node was last heard. What has become of the replica is not known.
     unconfirmed_since: Annotated[Timestamp | None, OMIT_NONE] = None
     last_used: Annotated[Timestamp | None, OMIT_NONE] = None

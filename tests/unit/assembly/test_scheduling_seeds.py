@@ -100,6 +100,7 @@ async def test_what_admins_have_declared_stays(monkeypatch: pytest.MonkeyPatch) 
         cast("Any", None),
         cast("Any", None),
         table=cast("Any", table),
+        nodes=cast("Any", None),
     )
     with anyio.fail_after(10):
         await SchedulingSeeds({"a": seed, "b": seed, "nick": seed}, edits).run()

@@ -22,8 +22,10 @@ from remuda.scheduler.replica_goals import (
     cools_down,
     counting,
     goals,
+    may_be_spared,
     spare,
     still_wanted,
+    why_not_there,
 )
 from remuda.scheduler.upkeep_rules import kept_for_minimum
 from tests.support.nodes import NOON
@@ -113,6 +115,19 @@ def test_one_on_every_node_that_matches() -> None:
     assert [set(one.has_one) for one in found.add] == [{"id-gpu-1", "id-gpu-3"}]
     everywhere = [a_row(index=number, on=f"gpu-{number + 1}", since_s=9999) for number in range(3)]
     assert look(wanted, *everywhere, nodes=nodes) == Goals((), (), {}, frozenset({"qwen"}))
+
+
+def test_one_on_every_node_is_not_two_on_one() -> None:
+    wanted = config(replicas="all", pinned=True)
+    twice = [a_row(), a_row(index=1, on="gpu-2"), a_row(index=2, on="gpu-2"), a_row(index=3, on="gpu-2")]
+    assert [one.replica.key.index for one in look(wanted, *twice).remove] == [3]
+    busy = {ReplicaKey("qwen", 3): 1}
+    assert [one.replica.key.index for one in look(wanted, *twice, busy=busy).remove] == [2]
+    on_its_way = replace(twice[2], state=ReplicaState.LOADING)
+    assert look(wanted, *twice[:2], on_its_way).remove == ()
+    rows = current(wanted, *twice)
+    assert [may_be_spared(row, wanted, rows) for row in rows] == [False, True, True, True]
+    assert not may_be_spared(rows[1], wanted, rows[:2]), "the other has gone"
 
 
 BUSY = {ReplicaKey("qwen", 0): 1, ReplicaKey("qwen", 1): 1}
@@ -207,6 +222,27 @@ def test_spare_replicas_and_those_kept_are_all_there_are(
     kept = kept_for_minimum(rows, {"qwen": wanted})
     assert len(kept) + spare("qwen", wanted, rows) == loaded
     assert len(kept) == min(loaded, least)
+
+
+def test_replica_on_a_drained_node_is_kept_only_until_another_is_loaded() -> None:
+    wanted = config(min_replicas=2)
+    drained = {NodeId("id-gpu-1"), NodeId("id-gpu-2")}
+    rows = current(wanted, a_row(), a_row(index=1, on="gpu-2"), a_row(index=2, on="gpu-3"))
+    kept = kept_for_minimum(rows, {"qwen": wanted}, drained)
+    assert {key.index for key in kept} == {2, 0}
+    enough = [*rows, *current(wanted, a_row(index=3, on="gpu-4"))]
+    assert {key.index for key in kept_for_minimum(enough, {"qwen": wanted}, drained)} == {2, 3}
+
+
+def test_why_a_replica_does_not_count_is_told() -> None:
+    wanted = config(min_replicas=1, selector={"rack": "1"})
+    assert why_not_there(a_row(), config(), a_view()) == ""
+    assert why_not_there(a_row(), config(), None) == "its node was removed"
+    assert why_not_there(a_row(), config(), a_view(drained=True)) == "drained"
+    assert why_not_there(a_row(), config(), a_view(heard_s=300)) == "offline"
+    assert why_not_there(a_row(), config(), a_view(leaving=True)) == "shutting down"
+    assert why_not_there(a_row(), config(), a_view(boot_id=BootId("b"))) == "its worker was restarted"
+    assert why_not_there(a_row(), wanted, a_view()) == "without the labels that it asks for"
 
 
 def test_cooldown_grows_and_ends_when_the_fleet_changes() -> None:

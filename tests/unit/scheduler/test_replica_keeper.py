@@ -13,6 +13,7 @@ from remuda.ops.ports import Filter
 from remuda.scheduler.model import Replica, ReplicaState
 from remuda.scheduler.replica_keeper import KeeperDeps, ReplicaKeeper
 from remuda.scheduler.scheduling import SchedulingTerms
+from remuda.scheduler.scheduling_edits import SchedulingEdits
 from remuda.store.scheduling import SqlSchedulingStore
 from tests.support.virtual_ops import time_passes
 from tests.unit.scheduler.placers import PlacingRig
@@ -130,6 +131,18 @@ async def test_what_cannot_be_had_is_left_alone_until_the_fleet_changes(rig: Pla
     assert len(await rig.rows()) == 1
     await its_keeper.pass_once()
     assert await store.cooldowns() == {}
+
+
+async def test_replica_on_a_drained_node_is_told_apart_from_those_that_count(rig: PlacingRig) -> None:
+    store = await declare(rig, min_replicas=1)
+    await rig.loaded("qwen", NODE)
+    rig.machine.drained = True
+    edits = SchedulingEdits(store, rig.catalogue, rig.replicas, rig.clock, table=rig, nodes=rig.nodes)
+    [told] = await edits.scheduled("qwen")
+    assert (told.loaded, told.not_counted) == (0, ("gpu-1: drained",))
+    await rig.loaded("qwen", OTHER_NODE, 1)
+    [told] = await edits.scheduled("qwen")
+    assert (told.loaded, told.not_counted) == (1, ("gpu-1: drained",))
 
 
 async def test_one_on_every_node(rig: PlacingRig) -> None:

@@ -169,4 +169,5 @@ def _scheduled(one: Scheduled) -> ModelScheduled:
         loaded=one.loaded,
         on_their_way=one.on_their_way,
         waiting=one.waiting,
+        not_counted=one.not_counted,
     )
