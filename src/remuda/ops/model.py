@@ -120,7 +120,7 @@ class ModelSpec:
 class UnloadCause(StrEnum):
     ASKED = "asked"
     IDLE = "idle"
-    SURPLUS = "surplus"  # There are more of its model than are declared at most.
+    SURPLUS = "surplus"  # There are more of its model than are declared at most, or two on one node of one on each.
     MAKES_ROOM = "makes_room"
     OUTDATED = "outdated"  # Its model's configuration changed.
     GIVES_WAY = "gives_way"  # To other programs in the GPU.
@@ -145,7 +145,7 @@ class UnloadReason:
             case UnloadCause.IDLE:
                 return "it was not used for a while"
             case UnloadCause.SURPLUS:
-                return "more replicas were loaded than max_replicas allows"
+                return "more replicas were loaded than its model is to have"
             case UnloadCause.MAKES_ROOM:
                 return f"makes room for {self.for_replica}"
             case UnloadCause.OUTDATED:

@@ -24,7 +24,7 @@ _PLACED_S = 5.0  # From looking at the fleet to having written where a replica g
 _USE_NOTED_S = 20.0  # From a request until the store knows that its replica was used,
 _USE_MISSED_S = 10.0  # and so much of its end may go unnoticed.
 _IDLE = "it was not used for a while"
-_TOO_MANY = "more replicas were loaded than max_replicas allows"
+_TOO_MANY = "more replicas were loaded than its model is to have"
 _FOR_OTHERS = "makes room for "
 _LEAVES = (ReplicaState.LOADED, ReplicaState.UNLOADING)
 
