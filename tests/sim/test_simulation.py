@@ -42,6 +42,7 @@ def lived_through(story: str, seed: int) -> Outcome:
     ("story", "seed"),
     [
         ("operations", 11065399),  # A tag moved between two attempts at an upgrade that had to be taken back.
+        ("operations", 5000027),  # A request came late, to the next life of a LocalAI worker.
         ("serving", 2826041),  # A LocalAI node was removed while it was slow to stop a model, and came back.
         ("serving", 700477),  # A model was to make room whose process had just crashed.
     ],

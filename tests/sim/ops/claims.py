@@ -1,6 +1,7 @@
 """What must hold of operations, whatever happens. Looked at after every transaction, every request that is
 sent and everything that a worker begins; apart from the code that is watched."""
 
+import math
 from collections import Counter
 from collections.abc import Iterable
 
@@ -29,7 +30,7 @@ class Claims:
         self._sent: set[tuple[NodeId, str, bytes]] = set()
         # What a node had when each attempt at its upgrade began: a tag may move between two of them.
         self._before: dict[Key, list[str]] = {}
-        self._begun_s: dict[Key, float] = {}  # When its present attempt began, of those with a canary.
+        self._begun_s: dict[tuple[OpId, NodeId, int], float] = {}  # When an attempt was written to begin.
         self._progress: dict[tuple[OpId, NodeId, int], float] = {}
         self._keyed: dict[str, OpId] = {}
         self._listed_s: dict[tuple[OpId, NodeId, int], float] = {}  # Since when what is wanted is there.
@@ -71,9 +72,9 @@ class Claims:
         for before, after in changed:
             if before is not None and before != after:
                 self._look_at_step(row, before, after)
+        begun = [after for before, after in changed if before and after.attempt > before.attempt]
+        self._begun_s |= {(*step.key, step.attempt): elapsed_s() for step in begun}
         if row.canary:
-            begun = [after for before, after in changed if before and after.attempt > before.attempt]
-            self._begun_s |= {step.key: elapsed_s() for step in begun}
             for step in begun:
                 self._check_canary(row, step, steps)
         if row.finished != all(step.state.final for step in steps):
@@ -114,14 +115,14 @@ class Claims:
 
     def _check_failure(self, old: StepRow, new: StepRow) -> None:
         """Nobody who is still at it has failed. A foreign worker may take longer than anybody waits; and one
-        that has just started may be sent what was meant for its life before: its registration, which is heard
-        afterwards, is all that tells of that life's end."""
+        that was restarted may get what was meant for its life before, however late it comes: its registration
+        is all that tells of that life's end."""
         worker = self._world.workers.get(old.node)
         if worker is None or worker.life is None or not worker.connected:
             return
         for hand in worker.life.hands:
             same = (hand.op, hand.attempt) == (old.op, old.attempt)
-            known = worker.reports or self._waited_for(hand, worker.life)
+            known = worker.reports or self._waited_for(worker, worker.life, hand)
             if same and known and not self._answered(worker, hand):
                 self._world.violated("still_at_work_is_no_failure", old, new)
 
@@ -133,11 +134,15 @@ class Claims:
         if not suspects and old.failures + 1 < self._world.pace.policy.failures_max:
             self._world.violated("only_a_bad_version_is_taken_back", old, new)
 
-    def _waited_for(self, hand: InHand, life: Life) -> bool:
+    def _waited_for(self, worker: SimulatedWorker, life: Life, hand: InHand) -> bool:
         pace = self._world.pace
         waited_s = (pace.policy.silence + pace.timeouts.remove).total_seconds()
-        just_started = hand.begun_s - life.began_s <= _PASS_TRIPS * pace.store_most_s
-        return elapsed_s() - hand.begun_s < waited_s and not just_started
+        return elapsed_s() - hand.begun_s < waited_s and self._is_for(worker, life, hand)
+
+    def _is_for(self, worker: SimulatedWorker, life: Life, hand: InHand) -> bool:
+        """Whether this life was meant, and not the one before."""
+        begun_s = self._begun_s.get((OpId(hand.op), worker.node, hand.attempt), math.inf)
+        return begun_s - life.began_s > _PASS_TRIPS * self._world.pace.store_most_s
 
     def _answered(self, worker: SimulatedWorker, hand: InHand) -> bool:
         """It has told how it ended already: what is in hand is the same request, brought twice by the bus."""
@@ -194,7 +199,11 @@ class Claims:
         steps = list(steps)
         proven = any(step.state is State.SUCCEEDED and step.attempt for step in steps)
         others = [step for step in steps if step.state in _AT_WORK and step.key != begun.key]
-        held = [step for step in others if self._world.roster.lost_s(step.node) < self._begun_s[step.key]]
+        held = [
+            step
+            for step in others
+            if self._world.roster.lost_s(step.node) < self._begun_s[*step.key, step.attempt]
+        ]
         if held and not proven and begun.stage is Stage.APPLY:
             self._world.violated("the_canary_goes_alone", row.id, begun, *held)
 
@@ -252,7 +261,7 @@ class Claims:
             if (
                 other.op == hand.op
                 and other.attempt != hand.attempt
-                and self._must_not_meet(worker, other, hand)
+                and self._must_not_meet(worker, worker.life, other, hand)
             ):
                 self._world.violated("one_live_attempt", worker, other, hand)
 
@@ -263,12 +272,15 @@ class Claims:
             return ""
         return held.before if held.digest == step.digest else held.digest
 
-    def _must_not_meet(self, worker: SimulatedWorker, earlier: InHand, later: InHand) -> bool:
-        """To a worker without reports a plain install may be said again: it is done once."""
+    def _must_not_meet(self, worker: SimulatedWorker, life: Life, earlier: InHand, later: InHand) -> bool:
+        """To a worker without reports a plain install may be said again: it is done once; it does not show
+        that it is at work on what was meant for its life before."""
         if (earlier.op, earlier.attempt) in worker.answered or earlier.scope.cancel_called:
             return False
         if worker.reports:
             return True
+        if not self._is_for(worker, life, earlier):
+            return False
         asked_again_s = self.retried.get(OpId(earlier.op), -1.0)
         return {earlier.kind, later.kind} <= {"upgrade", "force"} and asked_again_s < earlier.begun_s
 
