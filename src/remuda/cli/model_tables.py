@@ -153,7 +153,10 @@ def _memory(replica: ReplicaView) -> str:
     if not replica.memory_bytes:
         return UNKNOWN
     told = _estimate(replica.memory_bytes) if replica.estimated else size(replica.memory_bytes)
-    return f"{told} {'VRAM' if replica.in_vram else 'RAM'}"
+    aside = size(replica.set_aside_bytes)
+    more = replica.set_aside_bytes > replica.memory_bytes and aside != size(replica.memory_bytes)
+    kept = f" of {aside} set aside" if more else ""
+    return f"{told}{kept} {'VRAM' if replica.in_vram else 'RAM'}"
 
 
 def _until(replica: ReplicaView, now: datetime) -> str:

@@ -12,6 +12,7 @@ from remuda.cli.render import UNKNOWN, Column, ago, facts, fitting, gib, local, 
 from remuda.gateway.attention import LEFT, UNREACHABLE, shown_status
 from remuda.wire.admin import HistoryItem
 from remuda.wire.disk import FileOnDisk, NodeDiskView
+from remuda.wire.node_facts import NodeMemory
 from remuda.wire.nodes import NodeFacts, NodeView
 from remuda.wire.sizes import install_size
 
@@ -44,7 +45,7 @@ def node_list(nodes: Sequence[NodeView], now: datetime, output: Console) -> Rend
             Column("VRAM FREE", [_vram(node) for node in nodes], right=True),
             Column(
                 "RAM FREE",
-                [_free(node, node.available_ram, node.total_ram) for node in nodes],
+                [_ram(node) for node in nodes],
                 needed=2,
                 right=True,
             ),
@@ -94,7 +95,8 @@ def _facts(node: NodeView, now: datetime) -> list[tuple[str, RenderableType]]:
         ("Capability", node.capability or UNKNOWN),
         ("VRAM free", _vram(node)),
         ("VRAM budget", _budget(node)),
-        ("RAM free", _free(node, node.available_ram, node.total_ram)),
+        ("RAM free", _ram(node)),
+        ("Set aside for models", _set_aside(node)),
         ("Disk free", _free(node, node.available_disk, node.total_disk)),
         (
             "Replicas per model",
@@ -162,7 +164,26 @@ def _status(node: NodeView, now: datetime) -> Text:
 
 def _vram(node: NodeView) -> str:
     """Of what may be used: a budget lowers the ceiling, and what is free never exceeds it."""
-    return _free(node, node.available_vram, node.vram_budget_bytes or node.total_vram)
+    memory = _memory(node)
+    available = node.available_vram if memory is None else memory.free_vram
+    return _free(node, available, node.vram_budget_bytes or node.total_vram)
+
+
+def _ram(node: NodeView) -> str:
+    memory = _memory(node)
+    return _free(node, node.available_ram if memory is None else memory.free_ram, node.total_ram)
+
+
+def _set_aside(node: NodeView) -> str:
+    memory = _memory(node)
+    if memory is None:
+        return UNKNOWN
+    kinds = ((memory.set_aside_vram, "VRAM"), (memory.set_aside_ram, "RAM"))
+    return ", ".join(f"{gib(size)} of {kind}" for size, kind in kinds if size) or "nothing"
+
+
+def _memory(node: NodeView) -> NodeMemory | None:
+    return None if node.remuda is None else node.remuda.memory
 
 
 def _free(node: NodeView, available: int, total: int) -> str:

@@ -28,10 +28,12 @@ from remuda.scheduler.model import (
     why_stopped,
 )
 from remuda.scheduler.model_edits import TakenOver
+from remuda.scheduler.offers import memory_left
 from remuda.scheduler.scheduling import wanted_in_words
 from remuda.scheduler.service import AddedModel, ModelProblem, Models
 from remuda.wire.broadcasts import StagingStatus
 from remuda.wire.codec import GO_ZERO_TIME
+from remuda.wire.node_facts import NodeMemory
 from remuda.wire.nodes import ModelRow, NodeView, Report
 from remuda.wire.scheduling import WantedReplicas
 from remuda.wire.serving import (
@@ -82,6 +84,9 @@ def replica_view(row: Replica, standings: Iterable[Standing], serving: Serving) 
         parallel=row.parallel,
         memory_bytes=row.memory_bytes if measured is None else _main_memory(measured, row),
         estimated=measured is None and bool(row.memory_bytes),
+        set_aside_bytes=max(row.memory_bytes, 0 if measured is None else _main_memory(measured, row))
+        if not row.in_vram
+        else 0,
         in_vram=row.in_vram,
         gpus=row.gpus,
         op_id=row.op,
@@ -170,6 +175,23 @@ def counted(view: NodeView, replicas: Iterable[Replica], in_flight: Callable[[Re
             "reserved_vram": sum(row.memory_bytes for row in coming),
         }
     )
+
+
+def with_room(
+    view: NodeView, standing: Standing, replicas: Iterable[Replica], report: Report | None
+) -> NodeView:
+    """The same node with the memory that a model could be given there now, as placing counts it."""
+    if view.remuda is None or not standing.node.resources.total_ram:
+        return view
+    rows = [row for row in replicas if row.node == view.id]
+    free, used = memory_left(standing.node, rows, report)
+    memory = NodeMemory(
+        free_vram=free.vram_bytes,
+        free_ram=free.ram_bytes,
+        set_aside_vram=used.vram_bytes,
+        set_aside_ram=used.ram_bytes,
+    )
+    return view.model_copy(update={"remuda": view.remuda.model_copy(update={"memory": memory})})
 
 
 def _model_row(row: Replica, serving: Serving) -> ModelRow:

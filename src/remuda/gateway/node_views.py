@@ -27,10 +27,10 @@ from remuda.fleet.model import (
     usable_vram,
 )
 from remuda.wire.codec import encode
+from remuda.wire.node_facts import NodeClaim
 from remuda.wire.nodes import BusTrouble as WorkerBusTrouble
 from remuda.wire.nodes import (
     Heartbeat,
-    NodeClaim,
     NodeFacts,
     NodeView,
     RegisterRequest,

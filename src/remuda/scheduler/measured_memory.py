@@ -7,6 +7,7 @@ header tells.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from types import MappingProxyType
 from typing import Final, NamedTuple, Protocol
 
@@ -18,6 +19,7 @@ from remuda.scheduler.model import Replica, ReplicaState
 from remuda.wire.nodes import Report
 
 READY: Final = "ready"
+SETTLED_AFTER: Final = timedelta(minutes=1)
 _GROWN: Final = 1.02  # Less than this is no news.
 
 
@@ -105,6 +107,12 @@ def reported_use(replica: Replica, report: Report | None) -> MemoryUse | None:
             told = one.vram_bytes if replica.in_vram else one.ram_bytes
             return MemoryUse(one.vram_bytes, one.ram_bytes) if told else None
     return None
+
+
+def has_settled(replica: Replica, now: datetime) -> bool:
+    """Whether what is measured of it can be shown for what it takes: RAM fills for a while after a load."""
+    loaded_at = replica.updated_at
+    return replica.in_vram or (loaded_at is not None and now - loaded_at >= SETTLED_AFTER)
 
 
 def of_kinds(seen: Mapping[Replica, MemoryUse], views: Mapping[NodeId, ObservedNode]) -> list[MeasuredMemory]:

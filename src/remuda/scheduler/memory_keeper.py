@@ -10,7 +10,7 @@ from anyio.abc import TaskStatus
 from remuda.core.errors import RemudaError
 from remuda.fleet.verdicts import ObservedNode
 from remuda.models.memory import MemoryUse
-from remuda.scheduler.measured_memory import MemoryBook, MemoryStore, of_kinds, reported_use
+from remuda.scheduler.measured_memory import MemoryBook, MemoryStore, has_settled, of_kinds, reported_use
 from remuda.scheduler.model import Replica
 from remuda.scheduler.ports import ReplicaRows
 
@@ -38,7 +38,8 @@ class MemoryKeeper:
         return self._known
 
     def of(self, replica: Replica) -> MemoryUse | None:
-        """What its process takes, as of the last pass. None: its worker does not tell."""
+        """What its process takes, as of the last pass. None: its worker does not tell, or it was just
+        loaded."""
         return self._now.get(replica.instance)
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
@@ -52,7 +53,8 @@ class MemoryKeeper:
 
     async def pass_once(self) -> None:
         self._known = MemoryBook({one.key: one.use for one in await self._store.measured()})
-        rows = (await self._replicas.replicas()).rows
+        told = await self._replicas.replicas()
+        rows = told.rows
         views = {view.standing.node.id: view for view in await self._nodes()} if rows else {}
         seen = {
             row: use
@@ -60,7 +62,7 @@ class MemoryKeeper:
             if (view := views.get(row.node)) is not None
             and (use := reported_use(row, view.report)) is not None
         }
-        self._now = {row.instance: use for row, use in seen.items()}
+        self._now = {row.instance: use for row, use in seen.items() if has_settled(row, told.now)}
         news = self._known.news(of_kinds(seen, views))
         if news:
             await self._store.keep(news)

@@ -232,6 +232,16 @@ def _free(
     return vram, ram
 
 
+def memory_left(node: Node, rows: Sequence[Replica], report: Report | None) -> tuple[MemoryUse, MemoryUse]:
+    """What of a node's memories a model could be given now without another leaving, and what is set aside for
+    those that are there: for screens, the same figures that placing goes by."""
+    uses = {row.key: use_of(row, report) for row in rows}
+    shown = {row.key for row in rows if is_shown(row, node)}
+    vram, ram = _free(node, node_vram_ceiling(node), uses, shown)
+    used = MemoryUse(_in_vram(uses.values()), _in_ram(uses.values(), unified=False))
+    return MemoryUse(max(vram, 0), max(ram, 0)), used
+
+
 def _gpu_offers(
     rows: Sequence[Replica], uses: Mapping[ReplicaKey, MemoryUse], view: ObservedNode, node: Node
 ) -> tuple[GpuOffer, ...]:

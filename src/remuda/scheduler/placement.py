@@ -209,6 +209,7 @@ class _Wanted:
     in_vram: bool
     unified: bool
     measured: bool = False
+    seen_bytes: int = 0  # What others like it took of RAM so far, where that is less.
 
     @property
     def size_bytes(self) -> int:
@@ -230,7 +231,9 @@ def _wanted(need: Need, offer: NodeOffer, *, in_vram: bool) -> _Wanted:
         return _Wanted(expected, in_vram, offer.unified)
     ram = max(measured.ram_bytes, expected.ram_bytes)
     use = MemoryUse(measured.vram_bytes if in_vram else 0, ram)
-    return _Wanted(use, in_vram, offer.unified, measured=in_vram or ram > expected.ram_bytes)
+    more = in_vram or ram > expected.ram_bytes
+    seen = 0 if more or ram == measured.ram_bytes else measured.ram_bytes
+    return _Wanted(use, in_vram, offer.unified, measured=more, seen_bytes=seen)
 
 
 def _on_gpus(need: Need, offer: NodeOffer) -> Fit | NodeRefusal:
@@ -459,7 +462,12 @@ def _set_against(wanted: _Wanted, there: int) -> tuple[str, str]:
     if not wanted.size_bytes:
         return f"needs some {kind}", _size(there)
     needs, has = _sizes(wanted.size_bytes, there)
-    return f"needs {needs} of {kind}{' (measured)' if wanted.measured else ''}", has
+    seen = ""
+    if wanted.measured:
+        seen = " (measured)"
+    elif wanted.seen_bytes:  # RAM fills with use: see docs/decisions/measured-memory.md.
+        seen = f" (expected; {_size(wanted.seen_bytes)} measured so far)"
+    return f"needs {needs} of {kind}{seen}", has
 
 
 def _kind(in_vram: bool) -> str:

@@ -27,6 +27,7 @@ from remuda.wire.codec import (
     Uint64,
     decode,
 )
+from remuda.wire.node_facts import NodeClaim, NodeMemory
 
 ReplicaSlots = Annotated[Int32, AfterValidator(lambda value: max(1, value))]
 """How many replicas of one model a node takes; what is below one is read as one."""
@@ -456,18 +457,6 @@ def error_text(payload: bytes) -> str:
 ReachabilityWord = Literal["up", "silent", "gone", "departed"]
 
 
-class NodeClaim(Message):
-    """A machine that wants the name of a node that is gone. Once its id is approved it takes that place."""
-
-    id: str
-    source: str = ""  # The IP address it registers from.
-    address: str = ""
-    http_address: str = ""
-    version: str = ""
-    since: Timestamp = GO_ZERO_TIME
-    last_heard: Timestamp = GO_ZERO_TIME
-
-
 class NodeFacts(Message):
     """The facts behind a node's status, each on its own."""
 
@@ -485,6 +474,7 @@ class NodeFacts(Message):
     heard_seconds_ago: Annotated[int | None, OMIT_NONE] = None  # By the frontend's clock: how old this is.
     left: Annotated[bool, OMIT_EMPTY] = False  # It left the fleet by its own wish: it is not waited for.
     gpus: Annotated[Many[GpuFigures], OMIT_EMPTY] = ()  # Of several, where its worker tells them apart.
+    memory: Annotated[NodeMemory | None, OMIT_NONE] = None  # Left out: not asked for, or never told.
     reasons: Many[str] = ()
 
 

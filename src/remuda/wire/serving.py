@@ -36,8 +36,10 @@ class ReplicaView(Message):
     protocol: str = ""
     in_flight: Count = 0  # Over all frontends, as far as they have told.
     parallel: Count = 0  # How many requests it takes at once; 0: not known.
-    memory_bytes: Uint64 = 0  # Set aside for it; 0: not known.
+    memory_bytes: Uint64 = 0  # That it was measured to take; else what is expected of it. 0: not known.
     estimated: Annotated[bool, OMIT_EMPTY] = False  # `memory_bytes` was computed, and not measured.
+    # What no other model is given, of one in RAM: at least what is expected, for it fills. 0: not told apart.
+    set_aside_bytes: Annotated[Uint64, OMIT_EMPTY] = 0
     in_vram: bool = False
     gpus: Annotated[
         Many[Count], OMIT_EMPTY

@@ -5,9 +5,10 @@ from io import StringIO
 
 from rich.console import Console
 
-from remuda.cli.node_tables import node_list
+from remuda.cli.node_tables import node_list, node_page
 from remuda.cli.nodes import models_served
 from remuda.cli.render import show
+from remuda.wire.node_facts import NodeMemory
 from remuda.wire.nodes import NodeFacts, NodeView
 from remuda.wire.serving import ReplicaView
 
@@ -45,6 +46,17 @@ def test_status_of_a_node_whose_heartbeat_is_overdue_has_its_age() -> None:
     [_, fresh, overdue] = output.file.getvalue().splitlines()
     assert "last heard" not in fresh
     assert "healthy, last heard 14s ago" in overdue
+
+
+def test_what_is_free_is_what_a_model_would_be_given() -> None:
+    facts = NodeFacts(memory=NodeMemory(free_ram=3 << 30, set_aside_ram=5 << 30))
+    node = NodeView(id="a", name="a", total_ram=8 << 30, available_ram=8 << 30, remuda=facts)
+    output = Console(file=StringIO(), width=120)
+    show(output, node_page(node, (), datetime(2026, 6, 1, tzinfo=UTC), output))
+    assert isinstance(output.file, StringIO)
+    lines = [" ".join(line.split()) for line in output.file.getvalue().splitlines()]
+    assert "RAM free 3.0/8.0 GiB" in lines
+    assert "Set aside for models 5.0 GiB of RAM" in lines
 
 
 def test_the_models_of_a_node_that_is_to_be_removed_are_named() -> None:

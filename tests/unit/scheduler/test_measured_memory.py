@@ -12,6 +12,7 @@ from remuda.scheduler.measured_memory import (
     MeasuredMemory,
     MemoryBook,
     MemoryKey,
+    has_settled,
     kind_of,
     of_kinds,
     reported_use,
@@ -20,6 +21,7 @@ from remuda.scheduler.model import NodeOffer, Placed, Replica, ReplicaState, Unp
 from remuda.scheduler.offers import offers
 from remuda.scheduler.placement import place
 from remuda.wire.nodes import Report
+from tests.support.nodes import NOON
 from tests.unit.scheduler.offering import a_cpu_offer, a_need, an_offer
 from tests.unit.scheduler.standing import GB, a_row, a_view, its_process, rows
 
@@ -32,6 +34,13 @@ def measured(row: Replica = ROW, **told: Any) -> Report:
 
 
 # What counts as measured.
+
+
+def test_ram_of_a_replica_that_was_just_loaded_is_no_measurement_yet() -> None:
+    """It fills for a while. What engines take of VRAM is there at once."""
+    assert not has_settled(a_row(since_s=5, in_vram=False), NOON)
+    assert has_settled(a_row(since_s=61, in_vram=False), NOON)
+    assert has_settled(a_row(since_s=5), NOON)
 
 
 def test_a_replica_takes_what_its_worker_reports_of_that_very_process() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from remuda.core.ids import BootId, ReplicaKey
 from remuda.fleet.health import Fleet, ListeningPeriod, ListeningPeriods
-from remuda.fleet.model import Dial, NodeType, StoredBusTrouble
+from remuda.fleet.model import Dial, NodeType, Resources, StoredBusTrouble
 from remuda.fleet.verdicts import ObservedNode
 from remuda.scheduler.facts import PlacementFacts
 from remuda.scheduler.model import (
@@ -19,12 +19,12 @@ from remuda.scheduler.model import (
     ReplicaState,
     Unplaceable,
 )
-from remuda.scheduler.offers import offers
+from remuda.scheduler.offers import memory_left, offers
 from remuda.scheduler.placement import place
 from remuda.wire.nodes import Report
 from tests.support.nodes import NOON, THRESHOLDS
 from tests.unit.scheduler.offering import a_need
-from tests.unit.scheduler.standing import BUS_CLOSED, GB, GPU, a_row, a_view, ago, rows
+from tests.unit.scheduler.standing import BUS_CLOSED, GB, GPU, a_row, a_view, ago, its_process, rows
 
 NEED = a_need(6)
 
@@ -144,6 +144,16 @@ def test_budget_below_what_is_in_use_is_made_up_for_before_anything_fits() -> No
 def test_budget_does_not_make_more_than_is_free() -> None:
     tight = a_view(vram_budget="12GB", resources=replace(GPU, available_vram=2 * GB))
     assert offer(node=tight).vram_free == 2 * GB
+
+
+def test_memory_on_screens_is_that_of_placing() -> None:
+    """What is free and what is set aside add up to the budget."""
+    figures = Resources(total_ram=10 * GB, available_ram=10 * GB)
+    measured = a_row("a", gb=5, in_vram=False)
+    view = a_view("gpu-1", its_process(measured, ram_bytes=3 * GB), resources=figures)
+    free, used = memory_left(view.standing.node, [measured], view.report)
+    assert (free.ram_bytes, used.ram_bytes) == (5 * GB, 5 * GB)
+    assert memory_left(view.standing.node, [replace(measured, memory_bytes=11 * GB)], None)[0].ram_bytes == 0
 
 
 # Residents.

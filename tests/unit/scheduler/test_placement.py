@@ -445,6 +445,15 @@ def test_pin_that_is_in_the_way_is_named_with_what_ends_it() -> None:
     )
 
 
+def test_refusal_by_an_estimate_names_what_was_measured_so_far() -> None:
+    """RAM fills with use: what was measured there counts only where it is more."""
+    small, large = MemoryUse(0, 3 * GB), MemoryUse(0, 7 * GB)
+    refusal = why(a_need(), a_cpu_offer(ram_total=6 * GB, free_gb=6, measured_in_ram=small))
+    assert refusal.startswith("needs 6.2 GiB of RAM (expected; 3.0 GiB measured so far), 6.0 GiB available")
+    refusal = why(a_need(), a_cpu_offer(ram_total=6 * GB, free_gb=6, measured_in_ram=large))
+    assert refusal.startswith("needs 7.0 GiB of RAM (measured), 6.0 GiB available")
+
+
 def test_pin_is_not_named_where_its_end_would_not_be_enough() -> None:
     kept = a_resident("small", 1, movable=False, hold=HoldReason.PINNED)
     assert "pinned" not in why(a_need(), an_offer("gpu-1", free_gb=3, kept=(kept,)))

@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 from pydantic import BaseModel
 
-from remuda.wire import backends, broadcasts, files, models, nodes
+from remuda.wire import backends, broadcasts, files, models, node_facts, nodes
 
 FOLDER = Path(__file__).parents[2] / "fixtures" / "wire"
-MODULES = (nodes, backends, models, files, broadcasts)
+MODULES = (nodes, node_facts, backends, models, files, broadcasts)
 
 
 class Sample(NamedTuple):

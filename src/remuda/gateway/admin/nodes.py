@@ -20,7 +20,7 @@ from remuda.gateway.messages import (
     refuses,
     takes,
 )
-from remuda.gateway.model_views import counted, current_reports, replicas
+from remuda.gateway.model_views import counted, current_reports, replicas, with_room
 from remuda.gateway.services import Svc
 from remuda.wire import nodes as wire
 from remuda.wire.admin import History, HistoryItem, NodeViews
@@ -34,8 +34,12 @@ async def list_nodes(svc: Svc) -> Response:
     standings = await svc.registry.standings()
     reports = await current_reports(svc.serving, standings)
     rows, in_flight = await replicas(svc.serving.models, reports), svc.serving.in_flight
-    views = (node_views.node_view(one, reports[one.node.id]) for one in standings)
-    return answer(NodeViews([counted(view, rows, in_flight) for view in views]))
+    views = []
+    for one in standings:
+        report = reports[one.node.id]
+        view = counted(node_views.node_view(one, report), rows, in_flight)
+        views.append(with_room(view, one, rows, report))
+    return answer(NodeViews(views))
 
 
 @routes.get("/nodes/{node_id}", responses=gives(wire.NodeView, 401, 404))
@@ -44,7 +48,8 @@ async def one_node(node_id: NodePath, svc: Svc) -> Response:
     standing = await svc.registry.standing(node_id)
     report = current_report(standing.node)
     rows = await replicas(svc.serving.models, {node_id: report})
-    return answer(counted(node_views.node_view(standing, report), rows, svc.serving.in_flight))
+    view = counted(node_views.node_view(standing, report), rows, svc.serving.in_flight)
+    return answer(with_room(view, standing, rows, report))
 
 
 @routes.delete("/nodes/{node_id}", responses=gives(wire.NodeMessage, 401, 404))

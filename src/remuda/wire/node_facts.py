@@ -1,0 +1,25 @@
+"""Parts of what is told of one node."""
+
+from remuda.wire.codec import GO_ZERO_TIME, Message, Timestamp, Uint64
+
+
+class NodeMemory(Message):
+    """What a model could be given there now without another leaving, and what is set aside for those that are
+    there."""
+
+    free_vram: Uint64 = 0
+    free_ram: Uint64 = 0
+    set_aside_vram: Uint64 = 0
+    set_aside_ram: Uint64 = 0
+
+
+class NodeClaim(Message):
+    """A machine that wants the name of a node that is gone. Once its id is approved it takes that place."""
+
+    id: str
+    source: str = ""  # The IP address it registers from.
+    address: str = ""
+    http_address: str = ""
+    version: str = ""
+    since: Timestamp = GO_ZERO_TIME
+    last_heard: Timestamp = GO_ZERO_TIME
