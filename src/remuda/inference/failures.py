@@ -6,6 +6,9 @@ from typing import Final
 
 from remuda.core.errors import PeerFailed
 
+HIDDEN: Final = "***"
+SECRET_CHARS_MIN: Final = 6  # Shorter ones are keys in name only, and stand in ordinary words.
+
 
 class Fault(StrEnum):
     UNREACHABLE = "unreachable"  # No connection, or lost before anything was said: it never began.
@@ -28,6 +31,15 @@ class UpstreamFailed(PeerFailed):
         self.fault = fault
         self.status = status
         self.unprocessed = unsent or fault is Fault.NOT_LOADED
+
+    def hide(self, secret: str) -> None:
+        """Take out of all words what a server may have repeated of the key that it was sent."""
+        if len(secret) < SECRET_CHARS_MIN or secret not in f"{self.message}{self.hint}{self.public}":
+            return
+        self.message, self.hint, self.public = (
+            words.replace(secret, HIDDEN) for words in (self.message, self.hint, self.public)
+        )
+        self.args = (self.message,)
 
     @property
     def elsewhere(self) -> bool:

@@ -4,13 +4,21 @@ from typing import Final
 
 from remuda.core.clock import Clock
 from remuda.inference.answers import NOTHING, AnswerSink, FinishReason, TextSink
-from remuda.inference.failures import ContextExceeded, Fault, RequestUnsupported, UpstreamFailed
+from remuda.inference.failures import Fault, RequestUnsupported, UpstreamFailed
 from remuda.inference.model import InferenceCall, ReplicaEndpoint, RequestKind
 from remuda.inference.requests import ChatRequest
 from remuda.upstreams.anthropic.conversation import conversation_of
 from remuda.upstreams.anthropic.message_decoder import MessageDecoder
 from remuda.upstreams.http.client import HttpConnection, Pool, ServerAddress, body_of, json_head
-from remuda.upstreams.http.refusals import EVENTS, JSON, expect_type, in_words, server_failure
+from remuda.upstreams.http.refusals import (
+    EVENTS,
+    JSON,
+    expect_type,
+    in_words,
+    own_words,
+    server_failure,
+    without_key,
+)
 
 VERSION: Final = "2023-06-01"  # Of the API; it has not changed since.
 _PATH: Final = "/v1/messages"
@@ -40,8 +48,8 @@ class AnthropicUpstream:
                 call.tally.usage_told = answer.status < 500  # A request that is refused takes nothing.
                 raise await self._refused(answer)
             await self._pass_on(answer, call, sink.texts(1))
-        except ContextExceeded as failed:  # Told in a stream that had begun well.
-            raise failed.of_server(where.server) from None
+        except UpstreamFailed as failed:
+            raise own_words(failed, where) from None
         finally:
             self._pool.release(answer)
 
@@ -77,7 +85,7 @@ class AnthropicUpstream:
         tally.token_came(self._clock.monotonic())
 
     async def _refused(self, answer: HttpConnection) -> UpstreamFailed:
-        body = await body_of(answer, _ERROR_BYTES_MAX)
+        body = without_key(await body_of(answer, _ERROR_BYTES_MAX), self._endpoint)
         failed = server_failure(self._endpoint.server, answer.status, answer.headers, body)
         words = in_words(body) or f"HTTP status {answer.status}"
         return failed or UpstreamFailed(

@@ -7,6 +7,8 @@ from typing import Final
 import msgspec
 
 from remuda.inference.failures import (
+    HIDDEN,
+    SECRET_CHARS_MIN,
     ContextExceeded,
     Fault,
     RateLimited,
@@ -14,6 +16,7 @@ from remuda.inference.failures import (
     UpstreamFailed,
     clients_fault,
 )
+from remuda.inference.model import ReplicaEndpoint
 
 REFUSAL_HEADER: Final = b"x-remuda-refusal"  # Set by a worker's own answers, before its backend has spoken.
 UNREAD_HEADER: Final = b"x-remuda-unread"  # The backend hung up before it had read all of the request.
@@ -106,6 +109,24 @@ def server_failure(
     if status >= 500 and own is not None and own.fault is Fault.FAILED:  # Another server may do better.
         return UpstreamFailed(Fault.BROKE, f"the server {server} failed: {words}")
     return own
+
+
+def own_words(failed: UpstreamFailed, endpoint: ReplicaEndpoint) -> UpstreamFailed:
+    """A failure as clients may read it: a server's context is not ours to set, and what it repeats of its key
+    is for nobody."""
+    if not endpoint.server:
+        return failed
+    if isinstance(failed, ContextExceeded):
+        failed = failed.of_server(endpoint.server)
+    failed.hide(endpoint.token)
+    return failed
+
+
+def without_key(text: bytes, endpoint: ReplicaEndpoint) -> bytes:
+    """An adopted server's error, without the key that it was sent."""
+    if not endpoint.server or len(endpoint.token) < SECRET_CHARS_MIN:
+        return text
+    return text.replace(endpoint.token.encode(), HIDDEN.encode())
 
 
 def _retry_after(headers: Mapping[bytes, bytes]) -> float:

@@ -23,7 +23,7 @@ from remuda.inference.answers import (
     Usage,
     Vector,
 )
-from remuda.inference.failures import ContextExceeded, Fault, RequestUnsupported, UpstreamFailed
+from remuda.inference.failures import Fault, RequestUnsupported, UpstreamFailed
 from remuda.inference.large_bodies import outlined
 from remuda.inference.model import InferenceCall, ReplicaEndpoint, RequestKind
 from remuda.inference.requests import ChatRequest, CompletionRequest, TokenizeRequest, answer_count
@@ -45,7 +45,9 @@ from remuda.upstreams.http.refusals import (
     failure,
     in_words,
     is_openai_error,
+    own_words,
     server_failure,
+    without_key,
 )
 from remuda.upstreams.http.relaying import Events, Renamer, usage_in, with_members
 from remuda.upstreams.http.tokenizing import tokens_of
@@ -162,6 +164,7 @@ def _note(call: InferenceCall, usage: Usage) -> None:
 WHOLE_BYTES_MAX: Final = 1 << 20  # An answer up to here is sent when complete, a longer one as it comes.
 RENAMED_AT_ONCE_BYTES: Final = 16 << 10  # Logprobs have a mark every few bytes, each of which is looked at.
 ERROR_BYTES_MAX: Final = 64 << 10
+_ERROR: Final = b'"error"'
 _PATHS: Final = {
     RequestKind.CHAT: "/v1/chat/completions",
     RequestKind.COMPLETION: "/v1/completions",
@@ -201,15 +204,15 @@ class HttpUpstream:
         try:
             if not 200 <= answer.status < 300:
                 call.tally.usage_told = answer.status < 500  # A request that is refused takes nothing.
-                await _refuse(answer, relay, begun=sink.begun, server=self._endpoint.server)
+                await self._refuse(answer, relay, begun=sink.begun)
             elif relay is None:
                 await pass_on_typed(answer, call, sink, self._clock)
             elif call.stream:
                 await self._relay_stream(answer, call, relay)
             else:
                 await _relay_whole(answer, call, relay)
-        except ContextExceeded as failed:  # Told in a stream that had begun well.
-            raise failed.of_server(self._endpoint.server) if self._endpoint.server else failed from None
+        except UpstreamFailed as failed:
+            raise own_words(failed, self._endpoint) from None
         finally:
             self._pool.release(answer)
 
@@ -234,16 +237,36 @@ class HttpUpstream:
         answer = await self._pool.exchange(address, head, body)
         try:
             if not 200 <= answer.status < 300:
-                await _refuse(answer, None, begun=False, server=self._endpoint.server)
+                await self._refuse(answer, None, begun=False)
             return await _whole_body(answer)
+        except UpstreamFailed as failed:
+            raise own_words(failed, self._endpoint) from None
         finally:
             self._pool.release(answer)
+
+    async def _refuse(self, answer: HttpConnection, relay: ByteSink | None, *, begun: bool) -> None:
+        """Pass an error on, or raise what it means."""
+        body = without_key(await body_of(answer, ERROR_BYTES_MAX), self._endpoint)
+        if server := self._endpoint.server:
+            failed = server_failure(server, answer.status, answer.headers, body)
+        else:
+            refusal, unread = answer.headers.get(REFUSAL_HEADER, b""), UNREAD_HEADER in answer.headers
+            failed = failure(answer.status, refusal, body, unread=unread)
+        if failed is not None:
+            raise failed
+        if relay is None or begun or not is_openai_error(body):
+            words = in_words(body) or f"the backend refused the request with HTTP status {answer.status}"
+            raise UpstreamFailed(Fault.REFUSED, words, status=answer.status)
+        await relay.begin(answer.status, JSON)
+        await relay.write(body)
 
     async def _relay_stream(self, answer: HttpConnection, call: InferenceCall, relay: ByteSink) -> None:
         content_type = expect_type(answer.headers, EVENTS)
         events, tally, begun = Events(_renamer(call, by_line=True)), call.tally, False
         try:
             while piece := await answer.piece():
+                if self._endpoint.server and _ERROR in piece:
+                    piece = without_key(piece, self._endpoint)
                 passed = events.feed(piece)
                 if events.chunks != tally.completion_tokens:
                     tally.completion_tokens = events.chunks
@@ -282,23 +305,6 @@ async def _relay_whole(answer: HttpConnection, call: InferenceCall, relay: ByteS
     if rest := renamer.rest():
         await relay.write(rest)
     _note_usage(call, end)
-
-
-async def _refuse(answer: HttpConnection, relay: ByteSink | None, *, begun: bool, server: str) -> None:
-    """Pass an error on, or raise what it means."""
-    body = await body_of(answer, ERROR_BYTES_MAX)
-    if server:
-        failed = server_failure(server, answer.status, answer.headers, body)
-    else:
-        refusal, unread = answer.headers.get(REFUSAL_HEADER, b""), UNREAD_HEADER in answer.headers
-        failed = failure(answer.status, refusal, body, unread=unread)
-    if failed is not None:
-        raise failed
-    if relay is None or begun or not is_openai_error(body):
-        words = in_words(body) or f"the backend refused the request with HTTP status {answer.status}"
-        raise UpstreamFailed(Fault.REFUSED, words, status=answer.status)
-    await relay.begin(answer.status, JSON)
-    await relay.write(body)
 
 
 def _head_of(endpoint: ReplicaEndpoint, path: str) -> bytes:
