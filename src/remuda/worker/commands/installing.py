@@ -237,8 +237,10 @@ class Installs:
         recipe = await run_sync(self._recipe_for, sight.run_file, request)
         if recipe is None:
             return None
-        # A server without the requested model would be of no use.
-        check_only = without_model and not request.prove and recipe.protocol is Protocol.HTTP
+        # A server without a model would be of no use. LocalAI's frontends, which send no attempt, find a gRPC
+        # process running after an install.
+        of_ours = recipe.protocol is Protocol.HTTP or bool(request.attempt)
+        check_only = without_model and not request.prove and of_ours
         if check_only and await self._has_started(sight):
             return None
         launch = Launch(key, request.backend, sight.names | {request.backend}, sight.run_file.parent, recipe)

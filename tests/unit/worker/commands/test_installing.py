@@ -45,6 +45,18 @@ async def test_install_without_a_model_starts_the_backend_under_its_own_name(rig
     assert len(rig.supervision.started) == 1
 
 
+async def test_what_an_install_of_ours_has_started_only_to_check_it_is_stopped(rig: Rig) -> None:
+    """It would hold memory, and no list of replicas would have it."""
+    rig.offer("echo")
+    replies = [await rig.install(BackendInstall(backend="echo", op_id="o", attempt=1)) for _ in range(2)]
+    assert [(one.success, one.unproven, one.unchanged) for one in replies] == [
+        (True, "", False),
+        (True, "", True),
+    ]
+    assert [str(launch.key) for launch in rig.supervision.started] == ["echo#0"]
+    assert not rig.supervision.replicas()
+
+
 async def test_install_of_something_running_returns_at_once_without_gallery_or_disk(rig: Rig) -> None:
     """Row A136."""
     running = rig.live("qwen#0", "echo")
