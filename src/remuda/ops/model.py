@@ -120,13 +120,7 @@ class ModelSpec:
 class UnloadCause(StrEnum):
     ASKED = "asked"
     IDLE = "idle"
-<<<<<<< HEAD
     SURPLUS = "surplus"  # More of its model than are declared, or two on one node where one is to be.
-=======
-    SURPLUS = (
-        "surplus"  # There are more of its model than are declared at most, or two on one node of one on each.
-    )
->>>>>>> 29355276 (upstreams: a key that a server repeats in an error is taken out of it)
     MAKES_ROOM = "makes_room"
     OUTDATED = "outdated"  # Its model's configuration changed.
     GIVES_WAY = "gives_way"  # To other programs in the GPU.
