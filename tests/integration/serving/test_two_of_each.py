@@ -181,3 +181,30 @@ def loading_frontend(pair: Site, model: str) -> str | None:
         "SELECT owner FROM attempts JOIN replicas USING (op_id) WHERE model = %s AND state = 'loading'", model
     )
     return pair.frontend_called(str(owners[0][0])) if owners else None
+
+
+def test_a_model_that_takes_one_request_at_once_takes_one_of_both_frontends(pair: Site) -> None:
+    add_echo(pair.a, "narrow", parallel=1)
+    node_of(pair.a, "narrow")
+    with at_once(1) as callers:
+        with open_stream(pair.b, "narrow", "word " * 600, metadata={"echo_token_rate": "10"}) as answer:
+            lines = answer.iter_lines()
+            next(lines)
+            wait_until_blocking(lambda: busy(pair.a, "narrow") == [1], what="the seat to be told")
+            second = callers.submit(chat, pair.a, "narrow")
+            wait_until_blocking(lambda: waiting(pair.a, "narrow") == 1, what="a request that waits")
+            assert busy(pair.a, "narrow") == busy(pair.b, "narrow") == [1]
+        assert answered(second.result()) == "one two three"
+    told = pair.b.get(f"/api/requests/{second.result().headers['x-request-id']}/explanation")
+    assert [wait["cause"] for wait in told["waits"]] == ["a free replica of narrow: the only one was busy"]
+
+
+def busy(frontend: Frontend, model: str) -> list[int]:
+    return [one["in_flight"] for one in of_model(frontend, model)]
+
+
+def waiting(frontend: Frontend, model: str) -> int:
+    """Requests of this frontend that wait for a replica."""
+    line = f'remuda_inference_waiting{{model="{model}"}} '
+    rows = frontend.ask("GET", "/metrics").text.splitlines()
+    return sum(int(float(row.removeprefix(line))) for row in rows if row.startswith(line))
