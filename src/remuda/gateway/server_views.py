@@ -31,17 +31,17 @@ def server_view(state: ServerState, table: Table, in_flight: InFlight) -> Server
         committed=rounded(state.committed) if server.paid else "",
         parallel=server.parallel,
         max_tokens=server.max_tokens,
-        models=tuple(_model(server.name, model, table, in_flight) for model in condition.models),
+        models=tuple(_model(state, model, table, in_flight) for model in condition.models),
     )
 
 
-def _model(server: str, model: str, table: Table, in_flight: InFlight) -> ServerModel:
-    name = model_name(server, model)
-    entry = table.models.get(name)
-    route = None if entry is None or not entry.routes else entry.routes[0]
+def _model(state: ServerState, model: str, table: Table, in_flight: InFlight) -> ServerModel:
+    server = state.adopted.server
+    name = model_name(server.name, model)
+    entry, price = table.models.get(name), server.price(model)
     return ServerModel(
         name=name,
-        price="" if route is None or route.price is None else str(route.price),
+        price="" if price is None else str(price),
         in_flight=in_flight(ReplicaKey(name, 0)),
-        reason="" if entry is None else entry.absence,
+        reason=("" if entry is None else entry.absence) or state.unused.get(model, ""),
     )

@@ -66,7 +66,7 @@ class LoadingOrServers:
             entry = self._tables.now.models.get(model, entry)
             if entry.routes:
                 return
-        left = [one.until_s - self._clock.monotonic() for one in suspects if one.until_s is not None]
+        left = [one.retry_s - self._clock.monotonic() for one in suspects if one.until_s is not None]
         if left and not entry.absence:
             raise ServerPaused(suspects[0].why.message, max(min(left), 0.0))
         raise ServerAbsent(_why_none(entry, suspects))

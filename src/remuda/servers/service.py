@@ -3,7 +3,7 @@
 import asyncio
 import socket
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from ipaddress import ip_address
 from typing import Final
 
@@ -58,6 +58,7 @@ class ServerState:
     adopted: AdoptedServer
     spent: Money = 0
     committed: Money = 0  # What was spent, and what frontends hold to spend.
+    unused: Mapping[str, str] = field(default_factory=dict)  # By model, why no request goes there now.
 
 
 class ServerService:
@@ -97,7 +98,12 @@ class ServerService:
         month = month_of(self._clock.now())
         spent = {one.server: one for one in await self._budgets.spending(month)}
         unwritten = self._spending.unwritten(month)
-        return [_state(one, spent.get(one.server.name), unwritten) for one in adopted]
+        return [
+            replace(
+                _state(one, spent.get(one.server.name), unwritten), unused=self._watch.unused(one.server.name)
+            )
+            for one in adopted
+        ]
 
     async def get(self, name: str) -> ServerState:
         states = await self.listed()

@@ -1,8 +1,10 @@
 """Adopted servers, as this frontend sees them: read from the store now and then, each asked for its models
 every few seconds, and at once when a request could not be answered there."""
 
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import Final, Protocol
 
 import anyio
@@ -40,13 +42,15 @@ _PAUSE_MAX_S: Final = 60.0  # Of a server that says it is asked too often.
 
 @dataclass(frozen=True, slots=True)
 class SuspectRoute:
-    """A model of a server that failed a request. `until_s`: it asked to be left alone until then; None: it is
-    being asked how it is. `over`: set when it may be chosen again, or is known to be absent."""
+    """A model of a server that failed a request. `until_s`: it is left alone until then, as it asked; None:
+    it is being asked how it is. `over`: set when it may be chosen again, or is known to be absent."""
 
     route: Route
     why: UpstreamFailed
     over: anyio.Event
     until_s: float | None = None
+    retry_s: float = 0.0  # By the same clock, from when on it is willing to answer.
+    shown: str = ""  # Why it is not used, for admins.
 
     @property
     def reason(self) -> str:
@@ -125,16 +129,29 @@ class ServerWatch:
         """Not to be chosen until it has answered again, or its pause is over."""
         if isinstance(why, Unaffordable) or not self._tasks.is_open or route.id in self._suspects:
             return
-        until_s = None
+        suspect = SuspectRoute(route, why, anyio.Event())
         if isinstance(why, RateLimited):
-            until_s = self._clock.monotonic() + min(why.retry_after_s, _PAUSE_MAX_S)
-        suspect = self._suspects[route.id] = SuspectRoute(route, why, anyio.Event(), until_s)
+            now_s, pause_s = self._clock.monotonic(), min(why.retry_after_s, _PAUSE_MAX_S)
+            until = self._clock.now() + timedelta(seconds=math.ceil(pause_s))
+            shown = f"left alone until {until:%H:%M:%S} UTC: {why.message}"
+            suspect = replace(
+                suspect, until_s=now_s + pause_s, retry_s=now_s + why.retry_after_s, shown=shown
+            )
+        self._suspects[route.id] = suspect
         self._tables.leave_out(route)
         self._tasks.start(self._look, suspect)
 
     def suspects(self, config: ModelConfig) -> Sequence[SuspectRoute]:
         """Where requests for this model would go, and do not for the moment."""
         return [one for one in self._suspects.values() if is_upstream(config, one.route)]
+
+    def unused(self, server: str) -> Mapping[str, str]:
+        """Why no request goes to these of its models for the moment, though it answers."""
+        return {
+            one.route.endpoint.model: one.shown or one.reason
+            for one in self._suspects.values()
+            if one.route.server == server
+        }
 
     async def looked_at(self, suspects: Sequence[SuspectRoute]) -> None:
         """Returns when it is known how they are, or after a while."""

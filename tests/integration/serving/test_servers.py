@@ -372,7 +372,7 @@ async def test_one_that_is_asked_too_often_is_left_alone_for_a_while(frontend: L
         paused = await ask(frontend, "busy/small")
         assert (paused.status_code, refusal(paused)["code"]) == (429, "rate_limit_exceeded")
         assert "the server busy is asked too often" in refusal(paused)["message"]
-        assert 5 <= int(paused.headers["retry-after"]) <= 60
+        assert 1 <= int(paused.headers["retry-after"]) <= 60
         told = await frontend.admin.get(f"/api/requests/{reply.headers['x-request-id']}/explanation")
         assert "in the order of the model's `upstreams`" in told.text
 
@@ -456,6 +456,28 @@ async def test_a_server_that_fails_or_is_asked_too_often_leaves_the_request_to_t
         reply = await ask(frontend, "failing/small")
         assert (reply.status_code, reply.headers["retry-after"]) == (429, "8")
         assert len(failing.asked) == 2, "it is not asked again for the same request"
+
+
+async def test_how_long_a_server_wants_to_be_left_alone_is_passed_on_and_shown(
+    frontend: LiveFrontend,
+) -> None:
+    async with model_server() as often:
+        await adopt(frontend, often, "often", prices={"small": "1/2", "large": "1/2"}, budget="1")
+        often.status, often.headers = 429, {"Retry-After": "3000"}
+        reply = await ask(frontend, "often/small", max_tokens=5)
+        assert (reply.status_code, reply.headers["retry-after"]) == (429, "3000")
+        reply = await ask(frontend, "often/small", max_tokens=5)
+        assert (reply.status_code, len(often.asked)) == (429, 1)
+        assert 2900 <= int(reply.headers["retry-after"]) <= 3000, "the seconds that are left"
+        found = await shown(frontend, "often")
+        models = {one["name"]: one for one in found["models"]}
+        assert {one["price"] for one in models.values()} == {"1/2"}
+        assert "reason" not in models["often/large"]
+        assert models["often/small"]["reason"].startswith("left alone until ")
+        assert "the server often is asked too often" in models["often/small"]["reason"]
+        often.status, often.headers = 429, {"Retry-After": "1"}
+        reply = await ask(frontend, "often/large", max_tokens=5)
+        assert (reply.status_code, reply.headers["retry-after"]) == (429, "1"), "no longer than it says"
 
 
 async def _listed(frontend: LiveFrontend, model: str) -> bool:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from remuda.inference.failures import Fault
-from remuda.upstreams.http.refusals import failure, in_words, is_openai_error
+from remuda.inference.failures import Fault, RateLimited
+from remuda.upstreams.http.refusals import failure, in_words, is_openai_error, server_failure
 
 _NO_MODEL = b'{"object":"error","message":"The model `x` does not exist.","code":404}'
 
@@ -94,3 +94,34 @@ def test_only_openais_errors_are_relayed(body: bytes, relayed: bool) -> None:
 )
 def test_the_words_are_found_wherever_a_server_puts_them(body: bytes, words: str) -> None:
     assert in_words(body) == words
+
+
+@pytest.mark.parametrize(
+    ("said", "seconds"),
+    [
+        (b"3", 3.0),
+        (b"7.5", 7.5),
+        (b"0", 0.1),
+        (b"-4", 0.1),
+        (b"1e9", 86_400.0),
+        (b"inf", 5.0),
+        (b"nan", 5.0),
+        (b"", 5.0),
+        (b"soon", 5.0),
+        (b"Thu, 19 Nov 2026 20:00:40 GMT", 40.0),
+        (b"Thu, 19 Nov 2026 19:00:00 GMT", 0.1),
+    ],
+)
+def test_when_a_server_wants_to_be_asked_again(said: bytes, seconds: float) -> None:
+    headers = {b"retry-after": said, b"date": b"Thu, 19 Nov 2026 20:00:00 GMT"}
+    failed = server_failure("nas", 429, headers, b"")
+
+    assert isinstance(failed, RateLimited)
+    assert failed.retry_after_s == seconds
+
+
+def test_a_date_says_nothing_without_the_date_of_the_answer() -> None:
+    failed = server_failure("nas", 429, {b"retry-after": b"Thu, 19 Nov 2026 20:00:40 GMT"}, b"")
+
+    assert isinstance(failed, RateLimited)
+    assert failed.retry_after_s == 5.0

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from remuda.accounts.limit_state import LimitReached, LimitState
 from remuda.core.errors import RemudaError
-from remuda.inference.failures import Unaffordable, UpstreamFailed
+from remuda.inference.failures import RateLimited, Unaffordable, UpstreamFailed
 from remuda.router.loading import LoadStatus
 
 HeaderFields = tuple[tuple[bytes, bytes], ...]
@@ -38,6 +38,8 @@ def headers_of(error: RemudaError, status: int) -> HeaderFields:
     if isinstance(error, Unaffordable):  # Not before a person has seen to it, or another month begins.
         return (JSON_TYPE, _DO_NOT_RETRY)
     wanted_s = math.ceil(getattr(error, "retry_after_s", _RETRY_AFTER_S))
+    if error.code == RateLimited.code:  # What the server itself says.
+        return (JSON_TYPE, (b"retry-after", str(max(wanted_s, 1)).encode()))
     seconds = min(max(wanted_s, _RETRY_AFTER_S), _RETRY_AFTER_S_MAX)
     return (JSON_TYPE, (b"retry-after", str(seconds).encode()))
 

@@ -1,7 +1,9 @@
 """What an HTTP server's error answer means for the client and for the replica."""
 
+import math
 import re
 from collections.abc import Mapping
+from email.utils import parsedate_to_datetime
 from typing import Final
 
 import msgspec
@@ -78,6 +80,8 @@ def failure(status: int, refusal: bytes, body: bytes, *, unread: bool = False) -
 _RETRY_S: Final = (
     5.0  # After which a server is asked again that says it is asked too often, but not until when.
 )
+_RETRY_LEAST_S: Final = 0.1
+_RETRY_MOST_S: Final = 86_400.0  # However long it says.
 
 
 def server_failure(
@@ -130,10 +134,21 @@ def without_key(text: bytes, endpoint: ReplicaEndpoint) -> bytes:
 
 
 def _retry_after(headers: Mapping[bytes, bytes]) -> float:
+    """In seconds, or until a date, which counts from the one that the server puts on its answer."""
+    said = headers.get(b"retry-after", b"").decode("latin-1")
     try:
-        return max(float(headers.get(b"retry-after", b"")), 0.1)
+        seconds = float(said)
     except ValueError:
-        return _RETRY_S
+        seconds = _seconds_until(said, headers.get(b"date", b"").decode("latin-1"))
+    return min(max(seconds, _RETRY_LEAST_S), _RETRY_MOST_S) if math.isfinite(seconds) else _RETRY_S
+
+
+def _seconds_until(then: str, sent: str) -> float:
+    try:
+        until, since = parsedate_to_datetime(then), parsedate_to_datetime(sent)
+        return until.timestamp() - since.timestamp()
+    except (ValueError, OverflowError):
+        return math.nan
 
 
 def expect_type(headers: Mapping[bytes, bytes], wanted: bytes) -> bytes:
