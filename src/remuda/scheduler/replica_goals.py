@@ -181,8 +181,8 @@ def _for_load(
 
 
 def _surplus(config: ModelConfig, counted: Sequence[Replica], around: GoalInputs) -> list[RemoveReplica]:
-    """At most one at a time; the last that was added goes first, never one in use, nor a pinned one. Of those
-    that are loaded: one that is on its way serves nobody yet, and may never come to."""
+    """At most one at a time; the last that was added goes first, never one in use, and a pinned one only
+    above `max_replicas`. Of those that are loaded: one that is on its way may never come to serve."""
     if config.everywhere:
         return _twice_on_a_node(counted, around)
     loaded = [row for row in counted if row.state is ReplicaState.LOADED]

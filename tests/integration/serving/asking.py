@@ -38,11 +38,18 @@ def chat_body(model: str, text: str = "one two three", **more: object) -> Json:
     return {"model": model, "messages": [{"role": "user", "content": text}], **more}
 
 
-def chat(frontend: Frontend, model: str, text: str = "one two three", **more: object) -> httpx.Response:
+def chat(
+    frontend: Frontend,
+    model: str,
+    text: str = "one two three",
+    *,
+    patience_s: float = PATIENCE_S,
+    **more: object,
+) -> httpx.Response:
     return httpx.post(
         f"{frontend.url}/v1/chat/completions",
         json=chat_body(model, text, **more),
-        timeout=PATIENCE_S,
+        timeout=patience_s,
         trust_env=False,
         verify=PLAIN,
     )

@@ -21,6 +21,7 @@ from tests.support.waiting import wait_until_blocking
 
 LASTS_S = 150.0
 AT_ONCE = 8
+PATIENCE_S = 300.0  # Eight models take turns, each after a load; on a busy machine for minutes.
 BUDGETS = {  # An echo process takes 25 MiB, and the real engine some 260 MiB.
     "left": ("--ram-budget", "60MB"),
     "right": ("--ram-budget", "60MB"),
@@ -49,7 +50,7 @@ class Asked:
 
 def ask(frontend: Frontend, model: str) -> Asked:
     try:
-        answer = chat(frontend, model, max_tokens=3)
+        answer = chat(frontend, model, patience_s=PATIENCE_S, max_tokens=3)
     except httpx.HTTPError:
         return Asked(model, 0)
     said = "" if answer.status_code == 200 else answer.json()["error"]["message"]

@@ -112,7 +112,7 @@ class ServingClaims(Claims):
             return
         if any(one is None or one.revision != old.revision for one in wanted):
             return
-        if all(one is not None and one.pinned for one in wanted):
+        if new.why != _TOO_MANY and all(one is not None and one.pinned for one in wanted):
             self._world.violated("pinned_ones_stay", new)
         least = min(one.least for one in wanted if one is not None)
         same = [row for row in self.rows.values() if row.key.model == new.key.model]

@@ -104,7 +104,10 @@ class ServingWorld(World):
         return "room" if self.size.groups and list(self.sizes).index(model) % 3 == 0 else ""
 
     def true_bytes(self, row: "ReplicaRow") -> int:
-        """What it takes when it is loaded: what is expected of the first of its kind, or less."""
+        """What it takes when it is loaded: what is expected of the first of its kind, or less. Nothing can be
+        set aside for one that was placed while nobody knew its size."""
+        if not row.memory_bytes:
+            return 0
         kind = (row.key.model, row.revision, row.in_vram)
         share = self.shares.get(row.key.model, 1.0)
         return self.taken.setdefault(kind, int(row.memory_bytes * share))
