@@ -4,12 +4,14 @@ import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from types import MappingProxyType
 from typing import cast
 
 import anyio
 from pydantic import SecretStr
 
+from remuda.accounts.ended_sessions import EndedSessions
 from remuda.accounts.keys import ApiKey, KeyRing
 from remuda.core.clock import SystemClock
 from remuda.core.entropy import SystemEntropy
@@ -237,6 +239,19 @@ class KeysInMemory:
         return self._held.pop(key_id)
 
 
+class EndedSessionsInMemory:
+    """Implements accounts.ended_sessions.EndedSessionStore."""
+
+    def __init__(self) -> None:
+        self._held: dict[str, datetime] = {}
+
+    async def ended_sessions(self) -> dict[str, datetime]:
+        return dict(self._held)
+
+    async def end_session(self, session_id: str, until: datetime) -> None:
+        self._held[session_id] = until
+
+
 class ForwardClock(SystemClock):
     """The system's clock, which can be put forward."""
 
@@ -321,7 +336,8 @@ def gateway(
         links=links or LinkFetcher(),
     )
     access = Access(SecretStr("token"), keys_required, frozenset({"127.0.0.1", "localhost"}))
-    console, models = _Console(Sessions("", keyring, clock)), ScriptedModels()
+    ended = EndedSessions(EndedSessionsInMemory(), keyring.sessions_ended)
+    console, models = _Console(Sessions("", keyring, ended, clock, entropy)), ScriptedModels()
     metering = metering_in_memory(keyring, clock)
     few = _Few(access, keyring, metering, entropy, console, _Serving(models))
     door = inference_routes(_nothing_here, cast(Services, few), inference, clock)

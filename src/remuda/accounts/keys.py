@@ -208,9 +208,13 @@ class KeyRing:
 
     @property
     def changed(self) -> anyio.Event:
-        """Set when keys are made, revoked, paused or resumed, or expire. Take it before looking, and none is
-        missed."""
+        """Set when keys are made, revoked, paused or resumed, or expire, or sessions end. Take it before
+        looking, and none is missed."""
         return self._changes.changed
+
+    def sessions_ended(self) -> None:
+        """What was let in for a key may have to be looked at again."""
+        self._changes.notify()
 
     def listed(self) -> Sequence[ApiKey]:
         return self._keys

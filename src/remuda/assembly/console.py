@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from remuda import ui
+from remuda.accounts.ended_sessions import EndedSessions
 from remuda.accounts.keys import KeyRing
 from remuda.assembly.operations import FrontendParts
 from remuda.assembly.running import background
@@ -24,6 +25,7 @@ from remuda.gateway.sessions import FailureCount, Sessions
 from remuda.gateway.static_files import StaticFiles
 from remuda.router.table import Table
 from remuda.store.accounts import SqlSecretStore
+from remuda.store.ended_sessions import SqlEndedSessionStore
 from remuda.wire.console import SettingItem
 
 
@@ -55,10 +57,11 @@ async def open_console(parts: ConsoleParts, origins: Mapping[str, str]) -> Async
         frontend.clock,
         frontend.entropy.token(6),
     )
-    async with background(events.run, parts.history.run):
+    ended = EndedSessions(SqlEndedSessionStore(frontend.database), parts.keyring.sessions_ended)
+    async with background(events.run, parts.history.run, ended.run):
         cookie_key = await SqlSecretStore(frontend.database).secret("cookie_key", frontend.entropy.token)
         yield Console(
-            Sessions(cookie_key, parts.keyring, frontend.clock),
+            Sessions(cookie_key, parts.keyring, ended, frontend.clock, frontend.entropy),
             FailureCount(frontend.clock),
             events,
             entities.attention_now,

@@ -58,6 +58,7 @@ UNKNOWN_MODEL_LOOK_S = 3.0  # For the store to say whether there is a model that
 UNKNOWN_MODEL_LOOK_GAP_S = 0.1  # Between two such looks, however many ask.
 UNKNOWN_MODELS_WAITING_MAX = 256
 KEYS_REFRESH_EVERY_S = 0.8  # How late a key revoked on another frontend may still work.
+ENDED_SESSIONS_MAX = 10_000  # Sessions that people have signed out of, which are known for a week.
 KEYS_USED_EVERY_S = 5.0  # How often it is written down which keys were used.
 CONFIRMATION_S = 2.0  # Patience with a worker that is asked what it runs, over the bus or over HTTP.
 CONFIRMATIONS_AT_ONCE_MAX = 64  # Nodes that are asked so at a time, while the store is away.

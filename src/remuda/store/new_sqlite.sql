@@ -1,9 +1,9 @@
--- Schema version 32
+-- Schema version 33
 CREATE TABLE alembic_version (
 	version_num VARCHAR(32) NOT NULL,
 	CONSTRAINT alembic_version_pkc PRIMARY KEY (version_num)
 );
-INSERT INTO "alembic_version" VALUES('0032');
+INSERT INTO "alembic_version" VALUES('0033');
 CREATE TABLE api_keys (
 	id TEXT NOT NULL,
 	name TEXT NOT NULL,
@@ -60,6 +60,11 @@ CREATE TABLE command_probes (
 	checked_at BIGINT NOT NULL,
 	PRIMARY KEY (node_id, frontend),
 	FOREIGN KEY(node_id) REFERENCES nodes (id) ON DELETE CASCADE
+);
+CREATE TABLE ended_sessions (
+	id TEXT NOT NULL,
+	until BIGINT NOT NULL,
+	PRIMARY KEY (id)
 );
 CREATE TABLE hearing_spans (
 	id INTEGER NOT NULL,

@@ -48,8 +48,13 @@ async def test_a_key_opens_a_session_and_signing_out_ends_it(open_frontend: Live
         assert (await client.get("/api/nodes")).status_code == 200
         assert (await client.get("/metrics")).status_code == 200
         assert (await client.get("/api/session")).json()["authenticated"] is True
+        kept = {"Cookie": f"{COOKIE}={client.cookies[COOKIE]}"}
         await client.delete("/api/session", headers=CONSOLE)
         assert (await client.get("/api/nodes")).status_code == 401
+    assert (await open_frontend.anyone.get("/api/nodes", headers=kept)).status_code == 401
+    wanted = {"name": "by-an-old-cookie", "scope": "admin"}
+    refused = await open_frontend.anyone.post("/api/keys", json=wanted, headers={**kept, **CONSOLE})
+    assert refused.status_code == 401
 
 
 async def test_the_cookie_is_closed_to_scripts_and_other_sites_and_holds_no_secret(

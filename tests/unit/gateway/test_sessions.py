@@ -4,10 +4,11 @@ from datetime import timedelta
 
 import pytest
 
+from remuda.accounts.ended_sessions import EndedSessions
 from remuda.accounts.keys import ApiKey, KeyRing, KeyScope
 from remuda.core.entropy import SeededEntropy
 from remuda.gateway.sessions import IDLE, RENEWED_AFTER, WHOLE, Sessions
-from tests.support.scripted_upstreams import KeysInMemory
+from tests.support.scripted_upstreams import EndedSessionsInMemory, KeysInMemory
 from tests.unit.router.frontends import HandClock
 
 pytestmark = pytest.mark.anyio
@@ -19,8 +20,14 @@ class Signed:
 
     def __init__(self, clock: HandClock, keyring: KeyRing, key: ApiKey) -> None:
         self.clock, self.keyring = clock, keyring
-        self.sessions = Sessions("secret", keyring, clock)
+        self.store = EndedSessionsInMemory()
+        self.sessions = self.frontend()
         self.cookie = self.sessions.begin(key)
+
+    def frontend(self, cookie_key: str = "secret") -> Sessions:
+        """One of them, with all that it knows by itself."""
+        self.ended = EndedSessions(self.store, self.keyring.sessions_ended)
+        return Sessions(cookie_key, self.keyring, self.ended, self.clock, SeededEntropy(2))
 
     def passes(self, time: timedelta) -> None:
         self.clock.passed_s += time.total_seconds()
@@ -84,5 +91,29 @@ async def test_a_cookie_from_the_future_opens_nothing(signed: Signed) -> None:
 
 
 async def test_the_cookie_of_another_cluster_opens_nothing(signed: Signed) -> None:
-    other = Sessions("another secret", signed.keyring, signed.clock)
+    other = signed.frontend("another secret")
     assert other.of(signed.cookie) is None
+
+
+async def test_signing_out_ends_a_session_with_all_its_cookies_and_no_other(signed: Signed) -> None:
+    first = signed.cookie
+    session = signed.sessions.of(first)
+    assert session is not None
+    other = signed.sessions.begin(session.key)
+    signed.passes(RENEWED_AFTER)
+    assert signed.visit()
+    looked = signed.keyring.changed
+    await signed.sessions.end(session)
+    assert [signed.sessions.of(cookie) for cookie in (first, signed.cookie)] == [None, None]
+    assert looked.is_set(), "streams that the session has opened look again"
+    assert signed.sessions.of(other) is not None
+
+
+async def test_other_frontends_hear_of_it_from_the_store(signed: Signed) -> None:
+    session = signed.sessions.of(signed.cookie)
+    assert session is not None
+    await signed.sessions.end(session)
+    elsewhere = signed.frontend()
+    assert elsewhere.of(signed.cookie) is not None
+    await signed.ended.refresh()
+    assert elsewhere.of(signed.cookie) is None

@@ -51,10 +51,13 @@ async def sign_in(request: Request, svc: Svc) -> Response:
     return shown
 
 
-@routes.delete("", status_code=200, responses=gives(SessionView))
+@routes.delete("", status_code=200, responses=gives(SessionView, 403, 503))
 async def sign_out(request: Request, svc: Svc) -> Response:
-    """Forget the cookie."""
+    """End the session, on all frontends, and take its cookie back."""
     require_console(request)
+    found = svc.console.sessions.of(cookie_in(request.headers.get("cookie", "")))
+    if found is not None:
+        await svc.console.sessions.end(found)
     shown = answer(_view(svc, "", ""))
     shown.delete_cookie(COOKIE, path="/", secure=svc.access.secure(request), httponly=True, samesite="strict")
     return shown
