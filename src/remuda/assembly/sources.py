@@ -17,13 +17,14 @@ from remuda.s3.requests import S3Account
 
 
 def galleries_of(settings: SourceSettings) -> tuple[Gallery, ...]:
+    """An empty list is none."""
     configured = settings.backend_galleries
-    return galleries_from_json(json.dumps(configured)) if configured else DEFAULT_GALLERIES
+    return DEFAULT_GALLERIES if configured is None else galleries_from_json(json.dumps(configured))
 
 
 def model_galleries_of(settings: FrontendSettings) -> tuple[Gallery, ...]:
     configured = settings.model_galleries
-    return galleries_from_json(json.dumps(configured)) if configured else DEFAULT_MODEL_GALLERIES
+    return DEFAULT_MODEL_GALLERIES if configured is None else galleries_from_json(json.dumps(configured))
 
 
 def registries_of(settings: SourceSettings) -> Registries:

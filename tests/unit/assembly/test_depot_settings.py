@@ -5,9 +5,11 @@ from pathlib import Path
 import pytest
 
 from remuda.assembly.settings.depot import DepotSettings
-from remuda.assembly.sources import registries_of
+from remuda.assembly.settings.frontend import FrontendSettings
+from remuda.assembly.sources import galleries_of, model_galleries_of, registries_of
 from remuda.core.errors import Misconfigured
 from remuda.core.settings import resolve
+from remuda.gallery.sources import DEFAULT_GALLERIES, DEFAULT_MODEL_GALLERIES
 from remuda.oci.transport import Registries
 
 
@@ -59,3 +61,12 @@ def test_unset_they_change_nothing() -> None:
 def test_what_cannot_be_used_is_refused_by_name(name: str, value: str) -> None:
     with pytest.raises(Misconfigured, match=name):
         settings(**{name: value})
+
+
+def test_an_empty_list_of_galleries_is_none_and_nothing_is_asked_elsewhere() -> None:
+    assert galleries_of(settings()) == DEFAULT_GALLERIES
+    assert galleries_of(settings(BACKEND_GALLERIES="")) == DEFAULT_GALLERIES
+    assert galleries_of(settings(BACKEND_GALLERIES="[]")) == ()
+    for environ, galleries in (({}, DEFAULT_MODEL_GALLERIES), ({"REMUDA_MODEL_GALLERIES": "[]"}, ())):
+        given = resolve(FrontendSettings, flags={}, environ=environ).values
+        assert model_galleries_of(given) == galleries

@@ -69,14 +69,14 @@ Size = Annotated[str, AfterValidator(_checked_size)]
 
 class SourceSettings(CommonSettings):
     backend_galleries: Annotated[
-        JsonList,
+        JsonList | None,
         Setting(
-            "Backend galleries.",
+            "Backend galleries; []: none. Without it the usual ones.",
             forms.JSON,
             aliases=("LOCALAI_BACKEND_GALLERIES", "BACKEND_GALLERIES"),
             hidden=True,
         ),
-    ] = ()
+    ] = None
     registry_mirrors: Annotated[
         Mirrors,
         Setting(

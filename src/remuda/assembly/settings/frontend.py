@@ -64,9 +64,14 @@ class FrontendSettings(SourceSettings):
         ),
     ] = None
     model_galleries: Annotated[
-        JsonList,
-        Setting("Model galleries.", forms.JSON, aliases=("LOCALAI_GALLERIES", "GALLERIES"), hidden=True),
-    ] = ()
+        JsonList | None,
+        Setting(
+            "Model galleries; []: none. Without it the usual ones.",
+            forms.JSON,
+            aliases=("LOCALAI_GALLERIES", "GALLERIES"),
+            hidden=True,
+        ),
+    ] = None
     model_scheduling: Annotated[
         JsonList,
         Setting(
