@@ -28,6 +28,7 @@ def test_a_load_goes_where_it_was_planned_and_either_frontend_explains_the_wait(
     assert sum(wait["seconds"] for wait in told["waits"]) <= told["waited_seconds"] + 0.01
     assert any("planned" in wait["cause"] for wait in told["waits"]), told
 
+    chat(pair.b, "planned").raise_for_status()  # Which may have to wait until it hears of the load.
     warm = chat(pair.b, "planned")
     found = explanation(pair.a, warm.headers["x-request-id"])
     assert (found.get("waits", []), found["why"]) == ([], "it was the only replica that could be chosen")

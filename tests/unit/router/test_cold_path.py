@@ -294,7 +294,7 @@ async def test_busy_fleet_is_waited_for_and_refused_only_then(asking: Asking) ->
     await asking.ask(wait_s=20, model="big")
     [error] = asking.refused
     assert isinstance(error, NoCapacity)
-    assert "busy" in error.message
+    assert "qwen is in use" in error.message
     assert asking.told[0].waits_for == error.message.removeprefix("no node can take big: ")
     assert anyio.current_time() == pytest.approx(50, abs=2)
 
