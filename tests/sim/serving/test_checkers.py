@@ -10,6 +10,7 @@ import pytest
 from sqlalchemy import Connection
 
 from remuda.core.errors import NoCapacity
+from remuda.core.ids import ReplicaKey
 from remuda.fleet.health import Reachability, Standing
 from remuda.fleet.verdicts import ObservedNode
 from remuda.models.memory import MemoryUse
@@ -22,6 +23,7 @@ from remuda.scheduler.loader import _Load
 from remuda.scheduler.measured_memory import MemoryBook, MemoryKey
 from remuda.scheduler.model import Need, NodeOffer, Replica, Replicas, ReplicaState, StoredModel
 from remuda.scheduler.replica_goals import Goals
+from remuda.scheduler.worker_calls import AnswerMemory, AnswerVerdict, Lists
 from remuda.store import ops_attempts
 from remuda.store.ops_attempts import RequestHolder
 from tests.sim.serving.simulation import run_hour, run_seed
@@ -88,6 +90,12 @@ async def write_or_not(load: _Load, after: Replica) -> None:
     load.replica = await load._deps.store.move(load.replica, after) or after
 
 
+def wait_on(
+    lists: Lists, key: ReplicaKey, backend: str, memory: AnswerMemory
+) -> tuple[AnswerVerdict, AnswerMemory]:
+    return AnswerVerdict.WAIT, memory
+
+
 @dataclass(frozen=True, slots=True)
 class Break:
     instead: Mapping[str, Any]  # Whatever stands there, by its name.
@@ -145,6 +153,9 @@ BREAKS = {
         },
         "every_model_is_served",
         first_seed=1,
+    ),
+    "a peer that has lost an install is waited for": Break(
+        {"remuda.scheduler.worker_calls.by_lists": wait_on}, "every_model_is_served", first_seed=450
     ),
     "drained nodes are routed to": Break(
         {"remuda.router.table._routable": routed_though_drained},
