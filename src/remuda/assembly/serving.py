@@ -19,6 +19,7 @@ from remuda.assembly.routing import RoutingRig
 from remuda.assembly.running import Runner, background
 from remuda.assembly.scheduling_seeds import SchedulingSeeds, seeds_of
 from remuda.assembly.settings import FrontendSettings
+from remuda.assembly.starter import STARTER
 from remuda.core.ids import MachineId
 from remuda.core.reach import AddressRange
 from remuda.fleet.identity import NodeTokens
@@ -250,6 +251,7 @@ class ServingRig:
             self._keeper,
             parts.frontend,
             partial(runnable_backend, shop.operations.look),
+            frozenset({STARTER}),
         )
         self._remover = Remover(self._library, self._model_store, shop.store, self._keeper, self._uploads)
         return ModelFileWork(Installer(deps), self._remover, self._uploads)

@@ -32,7 +32,7 @@ from remuda.model_installs.uploads import is_uploaded
 from remuda.models.files import Manifest, ManifestFile, checked_path, make_manifest
 from remuda.models.model_folder import folder_backends
 from remuda.models.reading import read_model, write_model
-from remuda.oci.errors import ContentRefused, DiskFull
+from remuda.oci.errors import ContentRefused, DiskFull, Unreached
 from remuda.oci.pauses import FetchPause, telling_pauses
 from remuda.ops.model import DoneWithNote, Ending, ModelSpec, NotNeeded, Step
 from remuda.scheduler.model import ADDED, StoredModel
@@ -54,6 +54,7 @@ class InstallerDeps:
     table: ModelTable
     frontend: FrontendId
     backends: ChooseBackend = first_of
+    patient: frozenset[str] = frozenset()  # Models that nobody waits for: their sources may be reached later.
 
 
 class Installer:
@@ -79,6 +80,7 @@ class _Install:
         self._name = step.source.name
         self._spec = step.source.model or ModelSpec()
         self._progress = FetchProgress()
+        self._reached = False  # Some source has said what the model is.
 
     async def keep_telling(self) -> None:
         seq, published = 0, None
@@ -105,18 +107,28 @@ class _Install:
                 return await self._from(text)
             except (PeerFailed, NotFound) as error:
                 log.warning("model_source_failed", source=text, model=self._name, reason=error.message)
+                self._reached = self._reached or not isinstance(error, Unreached)
                 problem = problem or error.problem()
             except DiskFull as error:  # Waiting frees nothing: a person has to.
                 return replace(error.problem(), retryable=False)
             except RemudaError as error:
                 return error.problem()
-        return problem
+        return self._unless_unreached(problem)
+
+    def _unless_unreached(self, problem: Problem | None) -> Problem | None:
+        """An address where nobody answers is most likely wrong, and each fetch has tried it several times:
+        who waits is told, and decides. What has failed in another way before is tried on."""
+        if problem is None or self._reached or self._step.failures or self._name in self._deps.patient:
+            return problem
+        hint = problem.hint or "see that it can be reached from the frontend's machine, then install it again"
+        return replace(problem, hint=hint, retryable=False)
 
     async def _from(self, text: str) -> Ending:
         self._progress = FetchProgress()
         before = await self._known()
         sources = SourceFiles(self._deps.hub, self._deps.room, self._step.source.uri, self._spec)
         resolved = await sources.resolved(text)
+        self._reached = True
         resolved = replace(resolved, files=tuple(self._pinned(resolved.files)))
         resolved = replace(resolved, files=(*resolved.files, *await sources.companions()))
         for file in resolved.files:  # Before hours of fetching.

@@ -16,7 +16,7 @@ from remuda.core.entropy import Entropy
 from remuda.core.errors import Forbidden, Misconfigured, NotFound, RemudaError, Unauthorized
 from remuda.oci import limits
 from remuda.oci.auth import Authorizer, Form, Keys, NoKeys, pull_scope
-from remuda.oci.errors import ContentRefused, PlatformMissing, RegistryFailed
+from remuda.oci.errors import ContentRefused, PlatformMissing, RegistryFailed, Unreached
 from remuda.oci.model import (
     MANIFEST_TYPES,
     Descriptor,
@@ -209,7 +209,7 @@ class RegistryClient:
                     with anyio.fail_after(limits.SMALL_CALL_S):
                         return await call(endpoint)
                 except TimeoutError:
-                    failure: RemudaError = RegistryFailed(
+                    failure: RemudaError = Unreached(
                         f"no answer from {endpoint.registry} within {limits.SMALL_CALL_S:g} s"
                     )
                 except (*_ELSEWHERE, ContentRefused) as error:

@@ -23,6 +23,10 @@ class RegistryFailed(PeerFailed):
     code = "registry_failed"
 
 
+class Unreached(RegistryFailed):
+    """No connection, or no answer: nobody has said anything."""
+
+
 class RegistryBusy(RegistryFailed):
     """The registry asked to be left alone for a while."""
 

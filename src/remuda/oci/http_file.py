@@ -14,7 +14,7 @@ from remuda.oci import limits
 from remuda.oci.blobs import BlobStore
 from remuda.oci.client import RegistryClient
 from remuda.oci.disk import require_headroom
-from remuda.oci.errors import RegistryFailed, VersionChanged
+from remuda.oci.errors import RegistryFailed, Unreached, VersionChanged
 from remuda.oci.transport import (
     BodyStream,
     Response,
@@ -159,7 +159,7 @@ async def small_call(client: RegistryClient, what: str, call: Callable[[], Await
             with fail_after(limits.SMALL_CALL_S):
                 return await call()
         except TimeoutError:
-            failure = RegistryFailed(f"{what}: no answer within {limits.SMALL_CALL_S:g} s")
+            failure: RegistryFailed = Unreached(f"{what}: no answer within {limits.SMALL_CALL_S:g} s")
         except RegistryFailed as error:
             failure = error
         await retries.pause(failure)

@@ -30,7 +30,7 @@ from remuda.core.os_errors import os_reason
 from remuda.core.retry import Backoff
 from remuda.host.outbound import AddressRefused, Outbound, UnusualAddress, open_outbound, proxy_for
 from remuda.oci import limits
-from remuda.oci.errors import AskedToWait, ContentRefused, RegistryBusy, RegistryFailed
+from remuda.oci.errors import AskedToWait, ContentRefused, RegistryBusy, RegistryFailed, Unreached
 from remuda.oci.pauses import FetchPause, paused
 from remuda.oci.reference import DOCKER_HUB
 
@@ -356,15 +356,15 @@ def _not_reached(
         case aiohttp.ConnectionTimeoutError():
             why = f"no answer within {limits.CONNECT_S:g} s"
             hint = _plain_http_hint(url) if _is_registry(url) else ""
-            return RegistryFailed(f"{place} cannot be reached: {why}", hint=hint)
+            return Unreached(f"{place} cannot be reached: {why}", hint=hint)
         case TimeoutError():
-            return RegistryFailed(f"no answer from {place} within {idle_read_s:g} s")
+            return Unreached(f"no answer from {place} within {idle_read_s:g} s")
     cause = error.os_error
     if isinstance(cause, AddressRefused):
         return Misconfigured(f"{place} is not asked: {cause.strerror}", hint=_HINT.format(place))
     # A server of plain HTTP may hang up at the first bytes of TLS.
     hint = _plain_http_hint(url) if isinstance(cause, ConnectionResetError) else ""
-    return RegistryFailed(f"{place} cannot be reached: {os_reason(cause)}", hint=hint)
+    return Unreached(f"{place} cannot be reached: {os_reason(cause)}", hint=hint)
 
 
 def _plain_http_hint(url: URL) -> str:
