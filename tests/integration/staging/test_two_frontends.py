@@ -37,7 +37,7 @@ def two(tmp_path_factory: pytest.TempPathFactory, s3: ObjectStore) -> Iterator[S
         "REMUDA_STORAGE_ACCESS_KEY": ACCESS_KEY,
         "REMUDA_STORAGE_SECRET_KEY": SECRET_KEY,
     }
-    with site(tmp_path_factory.mktemp("two"), **storage) as started:
+    with site(tmp_path_factory.mktemp("two"), None, **storage) as started:
         yield started
 
 
