@@ -4,6 +4,9 @@ import { changed, fromSnapshot, NOTHING, type Entities } from './state';
 
 type Word = 'restart' | 'forget';
 
+/** How long a model that was added here is waited for. */
+const EXPECTED_MS = 15_000;
+
 class Live {
   entities = $state.raw<Entities>(NOTHING);
   link = $state.raw<Link>({ state: 'connecting', sinceMs: Date.now(), asOfMs: 0, reason: '' });
@@ -11,7 +14,19 @@ class Live {
   known = $state(false);
   /** How often the connection has come back: what could not be had meanwhile is asked for again. */
   returns = $state(0);
+  /** Models added here that the stream has not told of yet. */
+  expected = $state.raw<ReadonlySet<string>>(new Set());
   #say: (word: Word) => void = () => undefined;
+
+  expect(model: string): void {
+    if (this.entities.models.has(model)) return;
+    this.expected = new Set(this.expected).add(model);
+    setTimeout(() => this.#met([model]), EXPECTED_MS);
+  }
+
+  #met(models: readonly string[]): void {
+    if (models.length) this.expected = new Set([...this.expected].filter((one) => !models.includes(one)));
+  }
 
   start(): void {
     this.#say = 'SharedWorker' in window ? this.#viaWorker() : this.#viaLock();
@@ -36,6 +51,7 @@ class Live {
       if (this.link.state === 'lost' && message.link.state === 'live') this.returns += 1;
       this.link = message.link;
     }
+    if (this.expected.size) this.#met([...this.expected].filter((one) => this.entities.models.has(one)));
   }
 
   #viaWorker(): (word: Word) => void {

@@ -30,6 +30,11 @@ class Actions {
   question = $state.raw<Question | null>(null);
   #next = 0;
 
+  /** How many notices there were so far: later ones have this id or a higher one. */
+  get said(): number {
+    return this.#next;
+  }
+
   say(tone: Notice['tone'], text: string, to?: string): void {
     const id = this.#next++;
     this.notices.push({ id, tone, text, ...(to ? { to } : {}) });

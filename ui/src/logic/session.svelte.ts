@@ -1,6 +1,7 @@
 /** Who is signed in here. */
 import { get, post, remove, sentence, ApiError } from '../api/client';
 import type { Session } from '../api/messages';
+import { actions } from './actions.svelte';
 import { live } from '../live/live.svelte';
 
 class SessionState {
@@ -41,8 +42,12 @@ class SessionState {
 
   async signOut(): Promise<void> {
     this.#leaving = true;
-    await remove('/api/session').catch(() => undefined);
-    live.forget();
+    try {
+      await remove('/api/session');
+      live.forget();
+    } catch (error) {
+      actions.say('bad', `Signing out failed: ${sentence(error)}`);
+    }
     await this.load();
     this.#leaving = false;
   }
