@@ -108,6 +108,25 @@ class Unaffordable(UpstreamFailed):
         return True
 
 
+class Unlimited(Unaffordable):
+    """The request says of no limit up to which it would be paid for."""
+
+    code = "invalid"
+    param = "max_tokens"
+
+    def __init__(self, message: str, *, hint: str) -> None:
+        super().__init__(message, hint=hint, status=400)
+
+
+class Unmetered(Unaffordable):
+    """What a request of this kind costs on a server that is paid for cannot be told before."""
+
+    code = RequestUnsupported.code
+
+    def __init__(self, message: str, *, hint: str) -> None:
+        super().__init__(message, hint=hint, status=400)
+
+
 _CONTEXT: Final = re.compile(
     r"exceeds? (?:the )?(?:available |maximum |model's )*context"
     r"|context (?:size|length|window) (?:has been )?exceeded"

@@ -16,8 +16,9 @@ from msgspec import structs
 from remuda.core.clock import Clock
 from remuda.core.errors import RemudaError
 from remuda.core.prices import Money, rounded
-from remuda.inference.failures import Unaffordable, UpstreamFailed
+from remuda.inference.failures import Unaffordable, Unlimited, Unmetered, UpstreamFailed
 from remuda.inference.model import InferenceCall
+from remuda.inference.requests import ChatRequest, CompletionRequest
 from remuda.router.table import Route
 from remuda.servers.budgets import PaidEnding, Purse, chunk, cost_max, month_of, settled_cost, tokens_limit
 from remuda.servers.model import AdoptedServer, Server
@@ -76,7 +77,7 @@ class Spending:
         answer_tokens = tokens_limit(call.request, server.max_tokens)
         price = route.price
         if answer_tokens is None or price is None:
-            raise _unlimited(server)
+            raise _unlimited(server, call)
         most = cost_max(call, price, answer_tokens)
         account = await self._reserved(server, most)
         tally, ending = call.tally, PaidEnding.BROKEN_OFF
@@ -173,11 +174,16 @@ class Spending:
         }
 
 
-def _unlimited(server: Server) -> Unaffordable:
-    return Unaffordable(
+def _unlimited(server: Server, call: InferenceCall) -> Unaffordable:
+    if not isinstance(call.request, ChatRequest | CompletionRequest):
+        return Unmetered(
+            f"the server {server.name} is paid by the token, and what a request of this kind costs there "
+            "cannot be told before",
+            hint="ask a model on one of your own nodes, or on a server that costs nothing",
+        )
+    return Unlimited(
         f"requests to the server {server.name} are paid for, and nothing limits what this one costs",
         hint=f"send max_tokens, or have it added: remuda servers edit {server.name} --max-tokens 2000",
-        status=400,
     )
 
 

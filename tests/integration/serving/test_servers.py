@@ -380,8 +380,14 @@ async def test_one_that_is_asked_too_often_is_left_alone_for_a_while(frontend: L
 async def test_a_paid_request_needs_a_price_and_a_limit(frontend: LiveFrontend, nas: ModelServer) -> None:
     await adopt(frontend, nas, "paid", prices={"small": "1/2"}, budget="1")
     reply = await ask(frontend, "paid/small")
-    assert (reply.status_code, refusal(reply)["code"]) == (400, "insufficient_quota")
+    assert (reply.status_code, refusal(reply)["code"]) == (400, "invalid")
+    assert (refusal(reply)["type"], refusal(reply)["param"]) == ("invalid_request_error", "max_tokens")
     assert "--max-tokens" in refusal(reply)["message"]
+    speech = {"model": "paid/small", "input": "hello", "voice": "amy"}
+    reply = await frontend.anyone.post("/v1/audio/speech", json=speech)
+    assert (reply.status_code, refusal(reply)["code"]) == (400, "unsupported_request")
+    assert "max_tokens" not in reply.text, "there is no such field"
+    assert "ask a model on one of your own nodes" in refusal(reply)["message"]
     reply = await ask(frontend, "paid/large", max_tokens=5)
     assert (reply.status_code, refusal(reply)["code"]) == (400, "insufficient_quota")
     assert "large has no price on the server paid" in refusal(reply)["message"]

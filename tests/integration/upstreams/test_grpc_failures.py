@@ -50,6 +50,7 @@ async def _failure(upstream: Rendered, client: Client | None = None, **body: Any
         ("UNAVAILABLE", "gone", Fault.UNREACHABLE, 502, "the backend of polly cannot be reached: gone"),
         ("INVALID_ARGUMENT", "bad", Fault.REFUSED, 400, "the backend of polly refuses this: bad"),
         ("UNIMPLEMENTED", "", Fault.REFUSED, 400, "polly does not do chat"),
+        ("UNIMPLEMENTED", "Method not found!", Fault.REFUSED, 400, "polly does not do chat"),
         (
             "RESOURCE_EXHAUSTED",
             "memory",

@@ -190,6 +190,7 @@ async def _progress(
             if view.finished_at is not None:
                 if failed := pulls.failure_of(view):
                     raise failed
+                await svc.inference.refresh_models()  # Whoever reads of success finds it.
                 return
             if not patient and (failed := pulls.tried_in_vain(view)):
                 raise failed

@@ -68,6 +68,7 @@ _TOLD_IN: Final = {  # The field that has what a model is to read, see or hear.
 }
 _SCHEMA_WRONG: Final = "json schema error"
 _NOT_FOLLOWED: Final = ("failed to parse grammar", "unable to generate parser", _SCHEMA_WRONG)  # llama.cpp's.
+_METHOD_MISSING: Final = ("method not found", "method not implemented")  # The gRPC libraries' own words.
 _NOT_LOADED: Final = "model not loaded"
 _ANOTHER_MODEL: Final = "model identity mismatch"
 
@@ -98,7 +99,7 @@ def failure_of(failed: CallFailed, model: str, kind: RequestKind, *, begun: bool
         own.param = _TOLD_IN[kind]
         return own
     if failed.code is GrpcStatus.UNIMPLEMENTED:
-        reason = f": {words}" if words else ""
+        reason = "" if not words or words.lower().startswith(_METHOD_MISSING) else f": {words}"
         return RequestUnsupported(f"{model} does not do {_DOES_NOT[kind]}{reason}")
     usual = _BROKE if isinstance(failed, BrokenOff) else (Fault.FAILED, 502, "failed")
     fault, status, verb = _BY_STATUS.get(failed.code, usual)
