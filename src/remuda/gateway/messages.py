@@ -6,7 +6,7 @@ Text in a path that cannot name anything is rejected here: some databases cannot
 filters of a list are rejected too: a misspelled one would be ignored and show everything.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Annotated, Any, Final, TypeVar
 from urllib.parse import unquote
@@ -40,18 +40,27 @@ async def read(request: Request, model: type[B]) -> B:
     return decode(model, sent, bytes_max=limits.BODY_BYTES_MAX, containers_max=limits.BODY_CONTAINERS_MAX)
 
 
-async def read_known(request: Request, model: type[B], also: Collection[str] = ()) -> B:
+async def read_known(request: Request, model: type[B]) -> B:
     """As `read`, for routes of our own: a field that is not known is refused, because what was meant by it
-    would not be done. The contract's routes skip such fields, unless people use them, too: then `also` are
-    those that peers may send for nothing."""
+    would not be done. The contract's routes skip such fields; see `unknown_field`."""
     try:
         message = await read(request, model)
     except Invalid:  # A field that is missing may be there under a misspelt name.
         with suppress(ValueError):
-            refuse_unknown_fields(model, await request.body(), also)
+            refuse_unknown_fields(model, await request.body())
         raise
-    refuse_unknown_fields(model, await request.body(), also)
+    refuse_unknown_fields(model, await request.body())
     return message
+
+
+async def unknown_field(request: Request, model: type[BaseModel]) -> str:
+    """A warning, for a route of the contract that people use, too: peers may send fields that only they know,
+    and a person who misspelt one should hear of it. Empty: all are known. The message was read before."""
+    try:
+        refuse_unknown_fields(model, await request.body())
+    except Invalid as error:
+        return f"{error.message}, and it is left out"
+    return ""
 
 
 class _NoFields(BaseModel):

@@ -4,7 +4,7 @@ Reading is tolerant about what is there and strict about types. A complaint name
 """
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Annotated, Final, TypeVar
 
@@ -161,12 +161,10 @@ def decode(
         raise Invalid(_in_words(error)) from None  # The chain would carry the values, secrets included.
 
 
-def refuse_unknown_fields(cls: type[BaseModel], payload: bytes, also: Collection[str] = ()) -> None:
+def refuse_unknown_fields(cls: type[BaseModel], payload: bytes) -> None:
     """Raises Invalid for a field that this message does not have, with the nearest that it has. `payload` is
-    one that `decode` has read. `also`: fields that may be there, and say nothing."""
+    one that `decode` has read."""
     document: object = from_json(payload) if payload else None
-    if also and isinstance(document, Mapping):
-        document = {name: value for name, value in document.items() if name not in also}
     _refuse_unknown(cls, document, "")
 
 

@@ -31,7 +31,7 @@ async def scheduled(frontend: LiveFrontend, model: str) -> dict[str, Any]:
 async def test_declaration_is_stored_and_returned_as_the_contract_has_it(frontend: LiveFrontend) -> None:
     selector = {"gpu.vendor": "nvidia", "a": "b"}
     body = {"model_name": "Org/later", "node_selector": selector, "min_replicas": 1, "max_replicas": 3}
-    stored = await frontend.admin.post(ROUTE, json={**body, "route_policy": "round_robin", "id": 7})
+    stored = await frontend.admin.post(ROUTE, json={**body, "route_policy": "round_robin", "later": 7})
     assert stored.status_code == 200
     row = stored.json()
     assert json.loads(row["node_selector"]) == selector
@@ -57,7 +57,6 @@ async def test_declaration_is_stored_and_returned_as_the_contract_has_it(fronten
         ({"keep_alive": "soon"}, "keep_alive"),
         ({"node_selector": {"": "x"}}, "key must have at least one character"),
         ({"model_name": ""}, "model_name"),
-        ({"min_replica": 1}, "'min_replica' is not a known field"),
     ],
 )
 async def test_what_cannot_be_wanted_is_refused(
@@ -103,6 +102,15 @@ async def run(frontend: LiveFrontend, *words: str) -> str:
     done = await anyio.to_thread.run_sync(lambda: CliRunner().invoke(root, arguments))
     assert done.exit_code == 0, done.output
     return done.output
+
+
+async def test_misspelt_field_is_told_and_left_out(frontend: LiveFrontend) -> None:
+    """Not refused: peers may send fields that only they know."""
+    await add(frontend, "spelt")
+    stored = await frontend.admin.post(ROUTE, json={"model_name": "spelt", "min_replica": 1})
+    assert (stored.status_code, stored.json()["min_replicas"]) == (200, 0)
+    assert stored.json()["warning"].startswith("'min_replica' is not a known field")
+    assert stored.json()["warning"].endswith("and it is left out")
 
 
 async def test_what_is_declared_for_a_model_that_is_not_there_is_told(frontend: LiveFrontend) -> None:

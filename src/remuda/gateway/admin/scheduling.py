@@ -10,7 +10,16 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 
 from remuda.core.errors import Invalid
 from remuda.gateway.guards import require_admin
-from remuda.gateway.messages import KNOWN_FILTERS, ModelPath, answer, gives, read_known, refuses, takes
+from remuda.gateway.messages import (
+    KNOWN_FILTERS,
+    ModelPath,
+    answer,
+    gives,
+    read,
+    refuses,
+    takes,
+    unknown_field,
+)
 from remuda.gateway.model_views import wanted_replicas
 from remuda.gateway.node_views import check_labels
 from remuda.gateway.services import Svc
@@ -61,12 +70,14 @@ async def one_scheduling(model: ModelPath, svc: Svc) -> Response:
 )
 async def declare_scheduling(request: Request, svc: Svc) -> Response:
     """Declare what is wanted of a model's replicas, which counts more than its YAML. The model may be added
-    later, of which a warning tells."""
-    body = await read_known(request, SchedulingBody, SchedulingRow.model_fields)
+    later, of which a warning tells, as of a field that is not known."""
+    body = await read(request, SchedulingBody)
     change = declared(body)
     scheduling = svc.serving.scheduling
     put = await scheduling.declare(body.model_name, change)
-    return answer(_row(put, await scheduling.unconfigured()))
+    row = _row(put, await scheduling.unconfigured())
+    warnings = (await unknown_field(request, SchedulingBody), row.warning)
+    return answer(row.model_copy(update={"warning": "; ".join(filter(None, warnings))}))
 
 
 @routes.delete(
