@@ -35,6 +35,7 @@ class FileOnNode:
     used_ms: int = 0
     models: frozenset[str] = frozenset()
     keep: str = ""
+    inode: int = 0  # Paths with the same are one file on the disk; 0: its worker does not tell.
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,18 @@ class NodeDisk:
     free_bytes: int | None = None  # None: not known, or not to be looked at.
     coming_bytes: int = 0  # Of files that other loads are copying there now.
     coming_arrived_bytes: int = 0  # Of these, what is on the disk already.
+
+
+@dataclass(frozen=True, slots=True)
+class Lack:
+    """What has to go. The budget counts what the worker has fetched; the disk, every file there is."""
+
+    of_budget: int = 0
+    of_disk: int = 0
+
+    @property
+    def most(self) -> int:
+        return max(self.of_budget, self.of_disk)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,21 +110,40 @@ def room_for(needed_bytes: int, disk: NodeDisk, arrived_bytes: int = 0) -> DropP
     return freed(_lacking(needed_bytes, disk, arrived_bytes), disk, needed_bytes, arrived_bytes)
 
 
-def freed(
-    lacking_bytes: int, disk: NodeDisk, needed_bytes: int = 0, arrived_bytes: int = 0
-) -> DropPlan | NoRoom:
-    """At least so many bytes less than there are now; `needed_bytes` is what they are for."""
+def freed(lack: Lack, disk: NodeDisk, needed_bytes: int = 0, arrived_bytes: int = 0) -> DropPlan | NoRoom:
+    """At least so many bytes less than there are now; `needed_bytes` is what they are for. As many models go
+    as it takes, the longest unused first; of these, those without which there is room as well stay."""
     chosen: list[ModelOnDisk] = []
     gone: set[str] = set()
-    if _freed_bytes(disk, gone) >= lacking_bytes:
+    if _is_enough(lack, disk, gone):
         return DropPlan()
     for name, files in _leaving(disk):
         chosen.append(ModelOnDisk(name, files))
         gone |= {file.path for file in files}
-        if _freed_bytes(disk, gone) >= lacking_bytes:
-            return DropPlan(tuple(chosen))
-    numbers = _numbers(needed_bytes, lacking_bytes, arrived_bytes, disk)
-    return NoRoom(_no_room(numbers, needed_bytes, _freed_bytes(disk, gone), disk))
+        if _is_enough(lack, disk, gone):
+            return DropPlan(_without_needless(chosen, lack, disk))
+    numbers = _numbers(needed_bytes, lack.most, arrived_bytes, disk)
+    budget = lack.of_budget > 0
+    return NoRoom(_no_room(numbers, needed_bytes, _freed_bytes(disk, gone, fetched_only=budget), disk))
+
+
+def _is_enough(lack: Lack, disk: NodeDisk, gone: Collection[str]) -> bool:
+    return (
+        _freed_bytes(disk, gone, fetched_only=True) >= lack.of_budget
+        and _freed_bytes(disk, gone, fetched_only=False) >= lack.of_disk
+    )
+
+
+def _without_needless(chosen: Sequence[ModelOnDisk], lack: Lack, disk: NodeDisk) -> tuple[ModelOnDisk, ...]:
+    """The last was needed, or there would have been room before it. A model stays with the files that it
+    shares, so one of which a later file goes has to go, too."""
+    left = list(chosen)
+    for one in reversed(chosen[:-1]):
+        others = [other for other in left if other is not one]
+        shared = any(one.name in file.models for other in others for file in other.files)
+        if not shared and _is_enough(lack, disk, {file.path for other in others for file in other.files}):
+            left = others
+    return tuple(left)
 
 
 def over_budget_bytes(disk: NodeDisk) -> int:
@@ -124,15 +156,13 @@ def margin_bytes(needed_bytes: int) -> int:
     return max(needed_bytes // _MARGIN_SHARE, _MARGIN_BYTES_MIN)
 
 
-def _lacking(needed_bytes: int, disk: NodeDisk, arrived_bytes: int) -> int:
+def _lacking(needed_bytes: int, disk: NodeDisk, arrived_bytes: int) -> Lack:
     """Files count as fetched once they are whole; what has arrived of others is not free any more."""
-    lacking, missing = [0], needed_bytes - arrived_bytes
-    if disk.budget_bytes is not None:
-        lacking.append(disk.fetched_bytes + needed_bytes + disk.coming_bytes - disk.budget_bytes)
+    of_disk, missing = 0, needed_bytes - arrived_bytes
     if disk.free_bytes is not None and missing:
         others = disk.coming_bytes - disk.coming_arrived_bytes
-        lacking.append(missing + others + margin_bytes(missing) - disk.free_bytes)
-    return max(lacking)
+        of_disk = max(missing + others + margin_bytes(missing) - disk.free_bytes, 0)
+    return Lack(max(_over_budget(needed_bytes, disk), 0), of_disk)
 
 
 def _leaving(disk: NodeDisk) -> Iterable[tuple[str, tuple[FileOnNode, ...]]]:
@@ -158,11 +188,17 @@ def _leaving(disk: NodeDisk) -> Iterable[tuple[str, tuple[FileOnNode, ...]]]:
             yield name, tuple(sorted(goes, key=lambda file: file.path))
 
 
-def _freed_bytes(disk: NodeDisk, gone: Collection[str]) -> int:
-    """Of equal files, which may be one on the disk, only the last frees anything."""
-    stay = {file.sha256 for file in disk.files if file.sha256 and file.path not in gone}
-    freeing = {file.sha256 or file.path: file.size for file in disk.files if file.path in gone}
+def _freed_bytes(disk: NodeDisk, gone: Collection[str], *, fetched_only: bool) -> int:
+    """Of paths that are one file on the disk, as their worker counts them, only the last frees anything."""
+    counted = [file for file in disk.files if file.brought or not fetched_only]
+    stay = {_file_of(file) for file in counted if file.path not in gone}
+    freeing = {_file_of(file): file.size for file in counted if file.path in gone}
     return sum(size for content, size in freeing.items() if content not in stay)
+
+
+def _file_of(file: FileOnNode) -> int | str:
+    """Where the worker does not tell which paths are one file, equal ones may be."""
+    return file.inode or file.sha256 or file.path
 
 
 # Words.
@@ -172,12 +208,12 @@ _RAISE_BUDGET: Final = "remuda nodes disk NODE --budget SIZE changes that"
 
 def _no_room(numbers: str, needed_bytes: int, freed_bytes: int, disk: NodeDisk) -> str:
     lines = [numbers]
-    stay = _what_stays(disk)
+    over_budget = _over_budget(needed_bytes, disk) > 0
+    stay = _what_stays(disk, fetched_only=over_budget)
     if stay:
         lines.append(
             f"removing what may go there would free {_size(freed_bytes)}, and the rest stays: {stay}"
         )
-    over_budget = _over_budget(needed_bytes, disk) > 0
     over_disk = disk.free_bytes is not None and needed_bytes and not over_budget
     helps = "make room there, or unload or unpin a model" if stay else "make room there"
     if over_budget:
@@ -215,11 +251,11 @@ def _numbers(needed_bytes: int, lacking_bytes: int, arrived_bytes: int, disk: No
     return "; ".join(parts)
 
 
-def _what_stays(disk: NodeDisk) -> str:
-    """By reason, the largest first."""
+def _what_stays(disk: NodeDisk, *, fetched_only: bool) -> str:
+    """By reason, the largest first. What its worker did not fetch takes nothing of a budget."""
     stays = defaultdict[str, int](int)
     for file in disk.files:
-        if file.keep:
+        if file.keep and (file.brought or not fetched_only):
             stays[file.keep] += file.size
     ordered = sorted(stays.items(), key=lambda one: (-one[1], one[0]))
     named = [f"{_size(size)} ({why})" for why, size in ordered[:_NAMED_MAX]]
@@ -339,7 +375,7 @@ def _held(file: ModelFile, view: ObservedNode, fleet: FilesInFleet, at_work: Map
         name for name in file.models if name in fleet.models or name in at_work
     }
     keep = _keep(file, models, view, fleet, at_work)
-    return FileOnNode(file.path, file.size, file.sha256, file.brought, file.used_ms, models, keep)
+    return FileOnNode(file.path, file.size, file.sha256, file.brought, file.used_ms, models, keep, file.inode)
 
 
 def _keep(

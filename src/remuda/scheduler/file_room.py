@@ -20,6 +20,7 @@ from remuda.scheduler.disk_room import (
     FileCopy,
     FileOnNode,
     FilesInFleet,
+    Lack,
     NodeDisk,
     NoRoom,
     disk_of,
@@ -126,16 +127,15 @@ class FileRoom:
         """Free so many bytes; None: what is over the node's budget. With `dry_run` nothing goes."""
         disk = await self.disk(node)
         lacking = over_budget_bytes(disk) if wanted_bytes is None else wanted_bytes
-        plan = freed(lacking, disk)
+        plan = freed(Lack(lacking), disk)
         if dry_run or isinstance(plan, NoRoom):
             return Freeing(disk, plan)
         views = self._nodes.of(await self._deps.standings(), ())
         if plan.drop and not is_up(views[node].standing):
             raise Conflict(f"{disk.node} cannot be reached now", hint="try again when it is back")
-        left = lacking
 
         def decide(now: NodeDisk) -> DropPlan | NoRoom:
-            return freed(left - (disk.fetched_bytes - now.fetched_bytes), now)
+            return freed(Lack(lacking - (disk.fetched_bytes - now.fetched_bytes)), now)
 
         return Freeing(disk, plan, await self._make(node, disk, decide))
 

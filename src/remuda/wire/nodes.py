@@ -273,6 +273,7 @@ class ModelFile(Message):
     # Of those that were brought.
     used_ms: Annotated[Uint64, OMIT_EMPTY] = 0  # When a load needed it last, in ms since 1970; 0: not known.
     models: Annotated[Many[str], OMIT_EMPTY] = ()  # For which it was brought.
+    inode: Annotated[Uint64, OMIT_EMPTY] = 0  # Paths with the same one are one file on the disk; 0: not told.
 
 
 class CutOffFile(Message):

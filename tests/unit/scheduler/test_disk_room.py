@@ -1,6 +1,7 @@
 """Which model files leave a node to make room: what never goes, what goes first, and what is said when there
 is no room."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 import pytest
@@ -15,6 +16,7 @@ from remuda.scheduler.disk_room import (
     PERSONS,
     DropPlan,
     FileOnNode,
+    Lack,
     NodeDisk,
     NoRoom,
     disk_of,
@@ -38,7 +40,7 @@ def held(path: str, gb: int, *models: str, used: int = 1, keep: str = "", sha256
 
 
 def disk(*files: FileOnNode, free_gb: float | None = None, budget_gb: float | None = None) -> NodeDisk:
-    fetched = sum({file.sha256: file.size for file in files if file.keep != PERSONS}.values())
+    fetched = bytes_of(file for file in files if file.brought)
     budget = None if budget_gb is None else int(budget_gb * GB)
     return NodeDisk("attic", files, fetched, budget, None if free_gb is None else int(free_gb * GB))
 
@@ -58,11 +60,21 @@ some_files = st.lists(
         sha256=st.sampled_from(("x", "y", "z", "v", "w", "u", "t")),
         used_ms=st.integers(0, 5),
         models=st.frozensets(st.sampled_from(MODELS), max_size=3),
+        inode=st.integers(0, 3),
         keep=st.sampled_from(("", "", "", "a is loaded", "b is pinned", LAST_COPY, PERSONS)),
     ),
     max_size=9,
     unique_by=lambda file: file.path,
-).map(lambda files: [replace(file, size="xyzvwut".index(file.sha256) * GB) for file in files])
+).map(lambda files: [_whole(file) for file in files])
+
+
+def _whole(file: FileOnNode) -> FileOnNode:
+    """One content has one size; one file on the disk has one content."""
+    place = "xyzvwut".index(file.sha256)
+    inode = file.inode and 10 * file.inode + place
+    return replace(file, size=place * GB, brought=file.keep != PERSONS, inode=inode)
+
+
 disks = st.builds(
     lambda files, budget, free, coming: replace(
         disk(*files, budget_gb=budget, free_gb=free), coming_bytes=coming * GB
@@ -76,8 +88,16 @@ sizes = st.integers(0, 12).map(lambda gb: gb * GB)
 
 
 def on_disk(node: NodeDisk, gone: set[str]) -> int:
-    """Equal files may be one on the disk."""
-    return sum({file.sha256: file.size for file in node.files if file.path not in gone}.values())
+    """Equal files may be one on the disk; a worker that tells inodes tells whether they are."""
+    return bytes_of(file for file in node.files if file.path not in gone)
+
+
+def fetched_left(node: NodeDisk, gone: set[str]) -> int:
+    return bytes_of(file for file in node.files if file.path not in gone and file.brought)
+
+
+def bytes_of(files: Iterable[FileOnNode]) -> int:
+    return sum({file.inode or file.sha256: file.size for file in files}.values())
 
 
 @settings(max_examples=examples(300))
@@ -98,12 +118,30 @@ def test_enough_is_freed_or_it_is_refused_with_numbers(node: NodeDisk, needed: i
         assert "budget" in plan.why or "make room" in plan.why
         return
     gone = {file.path for file in plan.files}
-    freed_bytes = on_disk(node, set()) - on_disk(node, gone)
+    assert not needed or has_room(node, needed, gone)
+
+
+def has_room(node: NodeDisk, needed: int, gone: set[str]) -> bool:
     coming = needed + node.coming_bytes
-    if needed and node.budget_bytes is not None:
-        assert node.fetched_bytes - freed_bytes + coming <= node.budget_bytes
-    if needed and node.free_bytes is not None:
-        assert node.free_bytes + freed_bytes >= coming + max(needed // 20, GB)
+    if node.budget_bytes is not None and fetched_left(node, gone) + coming > node.budget_bytes:
+        return False
+    freed_bytes = on_disk(node, set()) - on_disk(node, gone)
+    return node.free_bytes is None or node.free_bytes + freed_bytes >= coming + max(needed // 20, GB)
+
+
+@settings(max_examples=examples(300))
+@given(disks, sizes)
+def test_what_is_freed_makes_room_and_no_more_goes_than_is_needed(node: NodeDisk, needed: int) -> None:
+    plan = room_for(needed, node)
+    if not isinstance(plan, DropPlan):
+        may_go = {file.path for file in node.files if not file.keep}
+        assert not has_room(node, needed, may_go)
+        return
+    assert not needed or has_room(node, needed, {file.path for file in plan.files})
+    for one in plan.drop:
+        others = [other for other in plan.drop if other is not one]
+        if not any(one.name in file.models for other in others for file in other.files):
+            assert not has_room(node, needed, {file.path for other in others for file in other.files})
 
 
 @settings(max_examples=examples(200))
@@ -115,16 +153,19 @@ def test_order_of_the_files_makes_no_difference(node: NodeDisk, needed: int, dat
 
 @settings(max_examples=examples(200))
 @given(disks, sizes)
-def test_no_model_goes_while_one_stays_that_was_not_used_for_longer(node: NodeDisk, needed: int) -> None:
+def test_no_model_goes_if_those_that_were_not_used_for_longer_were_enough(
+    node: NodeDisk, needed: int
+) -> None:
     plan = room_for(needed, node)
-    if not isinstance(plan, DropPlan):
+    if not isinstance(plan, DropPlan) or not any(one.name for one in plan.drop):
         return
-    gone = {file.path for file in plan.files}
-    latest = max((_used(node, one.name) for one in plan.drop if one.name), default=-1)
-    for file in node.files:
-        if len(file.models) == 1 and not file.keep and file.path not in gone:
-            (model,) = file.models
-            assert _used(node, model) >= latest
+    latest = max(_used(node, one.name) for one in plan.drop if one.name)
+    older = {
+        file.path
+        for file in node.files
+        if not file.keep and file.models and all(_used(node, model) < latest for model in file.models)
+    }
+    assert not has_room(node, needed, older)
 
 
 def _used(node: NodeDisk, model: str) -> int:
@@ -138,11 +179,7 @@ def test_what_goes_last_is_needed(node: NodeDisk, needed: int) -> None:
     if not isinstance(plan, DropPlan) or not plan.drop:
         return
     gone = {file.path for one in plan.drop[:-1] for file in one.files}
-    left = on_disk(node, gone) - on_disk(node, set())
-    coming = needed + node.coming_bytes
-    over = node.budget_bytes is not None and node.fetched_bytes + left + coming > node.budget_bytes
-    full = node.free_bytes is not None and node.free_bytes - left < coming + max(needed // 20, GB)
-    assert over or full
+    assert not has_room(node, needed, gone)
 
 
 @settings(max_examples=examples(200))
@@ -192,6 +229,31 @@ def test_of_two_links_to_one_file_only_the_last_frees_anything() -> None:
     )
     assert node.fetched_bytes == 8 * GB
     assert dropped(room_for(4 * GB, node)) == ["one", "two"]
+
+
+def test_two_files_of_the_same_content_are_two_on_the_disk() -> None:
+    """A worker that fetched them for two models keeps both, and counts both."""
+    one, two = (held(name, 4, name, used=at, sha256="x") for name, at in (("one", 1), ("two", 2)))
+    node = disk(replace(one, inode=11), replace(two, inode=12), budget_gb=8)
+    assert node.fetched_bytes == 8 * GB
+    assert dropped(room_for(4 * GB, node)) == ["one"]
+    assert dropped(room_for(8 * GB, node)) == ["one", "two"]
+    linked = disk(replace(one, inode=11), replace(two, inode=11), budget_gb=4)
+    assert linked.fetched_bytes == 4 * GB
+    assert dropped(room_for(4 * GB, linked)) == ["one", "two"]
+
+
+def test_older_model_stays_if_there_is_room_without_it() -> None:
+    node = disk(held("tiny", 1, "a", used=1), held("big", 6, "b", used=2), budget_gb=7)
+    assert dropped(room_for(6 * GB, node)) == ["big"]
+    assert dropped(room_for(7 * GB, node)) == ["tiny", "big"]
+
+
+def test_refusal_by_the_budget_names_nothing_that_takes_none_of_it() -> None:
+    persons = replace(held("hand", 4, "b", keep=PERSONS), brought=False)
+    plan = room_for(4 * GB, disk(held("q", 6, "q", keep="q is loaded"), persons, budget_gb=8))
+    assert isinstance(plan, NoRoom)
+    assert "the rest stays: 6.0 GiB (q is loaded); unload" in plan.why
 
 
 def test_model_that_is_larger_than_the_budget_removes_nothing() -> None:
@@ -257,7 +319,7 @@ def test_what_has_arrived_for_other_loads_is_not_taken_off_twice() -> None:
 
 def test_files_of_no_model_go_in_their_turn() -> None:
     node = disk(held("left", 2, used=2), held("a", 2, "a", used=3))
-    assert dropped(freed(GB, node)) == ["left"]
+    assert dropped(freed(Lack(GB), node)) == ["left"]
 
 
 # From what nodes report.

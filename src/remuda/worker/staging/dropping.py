@@ -67,10 +67,12 @@ class FetchedFiles:
 
     def _noted(self, file: ModelFile, here: Mapping[str, PlacedFile]) -> ModelFile:
         ours = here.get(file.path, NOT_PLACED)
+        sha256, inode = "", ours.inode
         try:
-            sha256 = self._hashes.recalled((self._models / file.path).stat())
+            facts = (self._models / file.path).stat()
+            sha256, inode = self._hashes.recalled(facts), facts.st_ino
         except OSError:  # It has just gone.
-            sha256 = ""
+            pass
         return ModelFile(
             path=file.path,
             size=file.size,
@@ -78,6 +80,7 @@ class FetchedFiles:
             brought=file.path in here,
             used_ms=ours.used_ms,
             models=ours.models,
+            inode=inode,
         )
 
     def partial(self) -> tuple[ArrivedFile, ...]:

@@ -90,6 +90,18 @@ async def test_what_an_earlier_load_has_left_is_told(site: Site) -> None:
     assert changes == [], "that it grows is told with the next heartbeat, and not before"
 
 
+async def test_paths_that_are_one_file_on_the_disk_are_told_as_one(site: Site) -> None:
+    """Frontends count with that what is freed, as the worker counts what is used."""
+    site.put("a.gguf", fetched_for="a")
+    site.put("copy.gguf", fetched_for="b")
+    os.link(site.models / "a.gguf", site.models / "link.gguf")
+    site.placed.note({"link.gguf": site.models / "link.gguf"})
+    inodes = [site.told(path).inode for path in ("a.gguf", "link.gguf", "copy.gguf")]
+    assert inodes[0] == inodes[1] != inodes[2]
+    assert 0 not in inodes
+    assert site.files.noted([])[1] == 2 * len(CONTENT)
+
+
 async def test_persons_file_stays(site: Site) -> None:
     file = site.put("q.gguf")
     told = site.told("q.gguf")
