@@ -9,7 +9,7 @@ from rich.text import Text
 
 from remuda.cli.output import one_line
 from remuda.cli.render import UNKNOWN, Column, ago, facts, fitting, gib, local, part_of
-from remuda.gateway.attention import LEFT, UNREACHABLE, shown_status
+from remuda.gateway.attention import JOINING, LEFT, UNREACHABLE, shown_status
 from remuda.wire.admin import HistoryItem
 from remuda.wire.disk import FileOnDisk, NodeDiskView
 from remuda.wire.node_facts import NodeMemory
@@ -22,6 +22,7 @@ _STYLES: Final = {
     "healthy": "green",
     "draining": "yellow",
     "pending": "cyan",
+    JOINING: "cyan",
     "unhealthy": "red",
     "offline": "red",
     UNREACHABLE: "red",

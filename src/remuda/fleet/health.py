@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
+from typing import Final
 
 from remuda.core.hints import pasted
 from remuda.core.ids import NodeId
@@ -171,6 +172,23 @@ def _connecting(node: Node) -> bool:
     return node.approved and node.connecting
 
 
+JOINING: Final = timedelta(seconds=60)
+"""A worker that waits for approval asks for it anew after at most half of this, and connects in the other."""
+
+
+def joining(node: Node, reachability: Reachability, now: datetime, uncommandable: str = "") -> bool:
+    """Whether it is not ready only because its worker has begun to connect a moment ago."""
+    return (
+        reachability is Reachability.SILENT
+        and _connecting(node)
+        and not uncommandable
+        and not node.drained
+        and not node.leaving
+        and node.registered_at is not None
+        and now - node.registered_at < JOINING
+    )
+
+
 def _departed(node: Node) -> str:
     if node.ended:
         return node.ended
@@ -192,6 +210,7 @@ class Standing:
     uncommandable: str = ""  # Why commands cannot reach its worker; empty: they can, as far as is known.
     heard_ago: timedelta = timedelta()  # Whether or not a frontend listened meanwhile.
     stopped: str = ""  # Why its worker must have stopped, as any frontend found; empty: none did.
+    joining: bool = False  # It is only not ready yet.
 
     @property
     def heartbeat_ago(self) -> timedelta:
@@ -229,6 +248,7 @@ class Fleet:
             # A worker that has stopped comes first: it explains the rest.
             why = (*(unreached[frontend] for frontend in unreached if frontend in ended), *why)
         status = wire_status(node, reachability)
+        new = not unreached and silence < thresholds.unhealthy_after
         return Standing(
             node,
             reachability,
@@ -239,6 +259,7 @@ class Fleet:
             cut_off,
             self.now - node.last_heard,
             stopped,
+            new and joining(node, reachability, self.now, cut_off),
         )
 
     def standings(self, thresholds: Thresholds) -> list[Standing]:

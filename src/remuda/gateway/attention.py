@@ -13,15 +13,18 @@ from remuda.wire.sizes import install_size
 DISK_LOW_BYTES: Final = 5 << 30
 DISK_FULL_BYTES: Final = 256 << 20
 LEFT: Final = "left"  # By `remuda leave`.
+JOINING: Final = "joining"  # Its worker has begun to connect a moment ago.
 UNREACHABLE: Final = "unreachable"
 FRONTENDS: Final = "frontends"  # In place of a node's id, for what the frontends do for themselves.
-_BY_CHOICE: Final = frozenset({"healthy", "pending", "draining"})
-"""Of nodes whose status an admin decided, or has yet to decide: that is no fault of the machine."""
+_NO_FAULT: Final = frozenset({"healthy", "pending", "draining", JOINING})
+"""Of nodes whose status an admin decided, or has yet to decide, or that are on their way."""
 
 
 def shown_status(node: NodeView) -> str:
     """Its status in a word for people: the protocol's five have none for a node that is heard, but that a
-    frontend cannot reach, and none for one that left the fleet."""
+    frontend cannot reach, none for one that left the fleet, and none for one that is not ready yet."""
+    if node.remuda is not None and node.remuda.joining and node.status == "unhealthy":
+        return JOINING
     if node.remuda is not None and node.remuda.left and node.status == "offline":
         return LEFT
     unreachable = node.remuda is not None and node.remuda.unreachable
@@ -47,9 +50,10 @@ def needed(
 
 
 def of_node(node: NodeView) -> Iterator[AttentionItem]:
-    if shown_status(node) == LEFT:
+    status = shown_status(node)
+    if status == LEFT:
         return
-    if is_finding(node):
+    if is_finding(node) and status != JOINING:
         yield standing(node)
     if node.status != "offline" and node.total_disk and node.available_disk < DISK_LOW_BYTES:
         yield _disk(node)
@@ -63,7 +67,7 @@ def is_finding(node: NodeView | None) -> bool:
 def standing(node: NodeView) -> AttentionItem:
     """Of a node that is not healthy, or has a reason to be looked at all the same."""
     status = shown_status(node)
-    level: AttentionLevel = "warning" if status in _BY_CHOICE else "problem"
+    level: AttentionLevel = "warning" if status in _NO_FAULT else "problem"
     if status == UNREACHABLE and not _is_ours(node):  # Its backends listen on other ports, and may answer.
         level = "warning"
     reasons = "; ".join(_reasons(node)) or "no reason was given"

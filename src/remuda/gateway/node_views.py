@@ -177,6 +177,7 @@ def node_view(standing: Standing, report: WorkerReport | None = None) -> NodeVie
             unreachable=bool(standing.unreached),
             heard_seconds_ago=max(0, int(standing.heard_ago.total_seconds())),
             left=node.departed and node.left,
+            joining=standing.joining,
             gpus=() if report is None else report.gpus,
             reasons=standing.reasons,
         ),

@@ -9,10 +9,12 @@ from hypothesis import strategies as st
 
 from remuda.core.ids import BootId
 from remuda.fleet.health import (
+    Fleet,
     ListeningPeriod,
     ListeningPeriods,
     NodeStatus,
     Reachability,
+    joining,
     judge,
     reasons,
     uncommandable,
@@ -208,3 +210,19 @@ def test_only_a_later_report_of_the_same_boot_ends_the_trouble(
 
 def test_the_trouble_of_an_earlier_boot_is_over() -> None:
     assert node(boot_id=BootId("boot-2"), bus_trouble=CUT_OFF).cut_off == ""
+
+
+@pytest.mark.parametrize(("since_s", "expected"), [(0, True), (59, True), (60, False)])
+def test_a_worker_that_has_begun_to_connect_is_joining_for_a_minute(since_s: int, expected: bool) -> None:
+    one = node(version="1", report=None, registered_at=at(0))
+    standing = Fleet(at(since_s), ListeningPeriods(), [one]).standing(one, THRESHOLDS)
+    assert (standing.status, standing.joining) == (NodeStatus.UNHEALTHY, expected)
+
+
+@given(facts, silences, st.sampled_from(("", "cut off")))
+def test_only_what_is_unhealthy_is_joining(one: dict[str, bool], silence: timedelta, cut_off: str) -> None:
+    shown = node(version="1", report=None, registered_at=at(0), **one)
+    reachability = judge(shown, silence, THRESHOLDS, cut_off)
+    if joining(shown, reachability, at(1), cut_off):
+        assert wire_status(shown, reachability) is NodeStatus.UNHEALTHY
+        assert not cut_off

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from remuda.gateway.attention import DISK_FULL_BYTES, DISK_LOW_BYTES, needed
+from remuda.gateway.attention import DISK_FULL_BYTES, DISK_LOW_BYTES, needed, shown_status
 from remuda.wire.nodes import NodeFacts, NodeView
 from remuda.wire.operations import OpView, RollOutView
 
@@ -26,6 +26,13 @@ def test_a_healthy_node_needs_no_one() -> None:
 
 def test_a_node_that_left_the_fleet_needs_no_one() -> None:
     assert codes(node("offline", left=True)) == []
+
+
+def test_a_node_that_joins_needs_no_one_until_it_takes_too_long() -> None:
+    connecting = ("its worker is connecting to the bus",)
+    assert codes(node("unhealthy", joining=True, reasons=connecting)) == []
+    assert shown_status(node("unhealthy", joining=True)) == "joining"
+    assert codes(node("unhealthy", reasons=connecting)) == [("node_unhealthy", "problem")]
 
 
 def test_a_node_that_waits_is_solved_by_approving_it() -> None:

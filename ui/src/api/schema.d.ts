@@ -770,6 +770,7 @@ export interface components {
             unreachable?: boolean;
             heard_seconds_ago?: number | null;
             left?: boolean;
+            joining?: boolean;
             gpus?: components["schemas"]["GpuFigures"][];
             reasons?: string[];
         };

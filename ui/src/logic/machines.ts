@@ -17,6 +17,7 @@ export function standing(node: Node): Standing {
   const facts = node.remuda;
   const left = facts?.reachability === 'departed' && status === 'offline';
   if (left) return { word: 'stopped', tone: 'idle', reasons: facts.reasons ?? [] };
+  if (facts?.joining && status === 'unhealthy') return { word: 'joining', tone: 'busy', reasons: facts.reasons ?? [] };
   return {
     word: status === 'draining' && facts?.leaving ? 'shutting down' : (WORDS[status] ?? status) || 'unknown',
     tone: TONES[status] ?? 'idle',
