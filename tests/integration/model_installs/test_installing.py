@@ -5,8 +5,10 @@ import re
 from pathlib import Path
 
 import pytest
+from aiohttp import web
 
 from remuda.core.errors import Conflict, Invalid, NotFound
+from remuda.host.ports import free_port
 from remuda.model_installs.service import InstallRequest
 from remuda.models.reading import read_model
 from remuda.oci import disk
@@ -91,6 +93,32 @@ async def test_a_wrong_checksum_is_refused(frontend: ModelFrontend, hub: HubServ
     step = await frontend.ended(await frontend.install(hub.add("/m.gguf", TINY), sha256="0" * 64))
     assert step.state is State.FAILED
     assert frontend.visible() == []
+
+
+async def test_a_source_that_nobody_answers_at_ends_the_install(frontend: ModelFrontend) -> None:
+    place = f"127.0.0.1:{free_port('127.0.0.1')}"
+    step = await frontend.ended(await frontend.install(f"http://{place}/m.gguf"))
+    assert (step.state, step.attempt) == (State.FAILED, 1)
+    assert step.problem is not None
+    assert step.problem.message.startswith(f"{place} cannot be reached: ")
+    assert "install it again" in step.problem.hint
+
+
+async def test_a_source_that_answers_with_a_failure_is_tried_on(
+    frontend: ModelFrontend, hub: HubServer
+) -> None:
+    async def busy(_: web.Request) -> web.Response:
+        return web.Response(status=503)
+
+    hub.before = busy
+    op = await frontend.install(hub.add("/later.gguf", TINY))
+
+    async def begun_anew() -> bool:
+        return (await frontend.step(op)).attempt > 1
+
+    await wait_until(begun_anew)
+    hub.before = None
+    assert (await frontend.installed(op)).name == "later"
 
 
 async def test_the_disk_is_looked_at_before_the_first_byte(
