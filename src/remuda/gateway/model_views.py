@@ -240,7 +240,7 @@ def model_item(
     problem: ModelProblem,
 ) -> ModelItem:
     """`problem`: why it could not be loaded, which matters as long as it is not."""
-    config, need = model.config, model.need()
+    config, need = model.config, model.need(installed_size(model))
     own = tuple(one for one in replicas if one.model == config.id)
     return ModelItem(
         name=config.id,
@@ -266,6 +266,19 @@ def model_item(
         quantisation="" if model.weights.facts is None else model.weights.facts.precision,
         wanted=None if config.alias else wanted_replicas(model),
     )
+
+
+def installed_size(model: Catalogued) -> int:
+    """Of an installed model's weights, as all frontends know it, whichever has the file. 0: it is of
+    another model, or of one with more than one file of weights."""
+    config, manifest = model.config, model.stored.manifest
+    files = () if manifest is None else manifest.files
+    return next((one.size for one in files if one.path == config.file and not _has_parts(one.path)), 0)
+
+
+def _has_parts(path: str) -> bool:
+    """Of a GGUF file that was divided, which has its number in its name."""
+    return "-of-" in path
 
 
 def wanted_replicas(model: Catalogued) -> WantedReplicas:

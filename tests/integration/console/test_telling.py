@@ -48,3 +48,15 @@ def test_on_a_phone_the_icons_of_the_playground_have_names(page: Page) -> None:
     page.goto("/playground?model=echo")
     for name in ("View code", "Two side by side", "Parameters"):
         expect(page.get_by_role("button", name=re.compile(f"^{name}$"))).to_be_visible()
+
+
+def test_a_model_whose_file_the_frontend_has_is_said_to_be_there(page: Page, up: Frontend) -> None:
+    told = up.get("/api/models/echo")
+    page.route("**/api/models/echo", lambda route: route.fulfill(json={**told, **UPLOADED}))
+    page.goto("/models/echo")
+    about = page.get_by_role("region", name="About", exact=True)
+    expect(about.get_by_text("the frontend", exact=True)).to_be_visible()
+    expect(about.get_by_text("hf://org/model", exact=True)).to_be_visible()
+
+
+UPLOADED = {"nodes_with_files": [], "on_frontend": True, "origin": "added", "source": "hf://org/model"}

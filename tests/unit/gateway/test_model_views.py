@@ -9,13 +9,21 @@ import pytest
 from remuda.core.ids import BootId, NodeId, ReplicaKey
 from remuda.fleet.health import NodeStatus, Reachability
 from remuda.fleet.model import StoredBusTrouble
-from remuda.gateway.model_views import counted, model_status, nodes_having, replica_view
+from remuda.gateway.model_views import (
+    counted,
+    installed_size,
+    model_item,
+    model_status,
+    nodes_having,
+    replica_view,
+)
 from remuda.gateway.services import Serving
 from remuda.models.files import ManifestFile, make_manifest
 from remuda.models.reading import read_model
 from remuda.ops.model import OpId
 from remuda.scheduler.catalogue import Catalogued
 from remuda.scheduler.model import ADDED, Replica, ReplicaState, StoredModel
+from remuda.scheduler.service import NO_PROBLEM
 from remuda.wire.nodes import NodeFacts, NodeView
 from remuda.wire.serving import BackendState, ReplicaView
 from tests.support.nodes import NOON
@@ -174,3 +182,17 @@ def test_nodes_have_a_model_when_they_have_its_file_or_folder_or_all_that_was_in
         "bert/model.safetensors": ["cellar"],
     }
     assert nodes_having(model, where) == having
+
+
+@pytest.mark.parametrize(
+    ("model", "size"),
+    [
+        (configured("q.gguf", "q.gguf", "eyes.gguf"), 1),
+        (configured("q.gguf"), 0),
+        (configured("q-00001-of-00002.gguf", "q-00001-of-00002.gguf", "q-00002-of-00002.gguf"), 0),
+        (configured("bert", "bert/config.json", "bert/model.safetensors"), 0),
+    ],
+)
+def test_the_size_of_an_installed_model_is_known_where_its_file_is_not(model: Catalogued, size: int) -> None:
+    assert installed_size(model) == size
+    assert model_item(model, (), {}, NO_PROBLEM).size_bytes == size

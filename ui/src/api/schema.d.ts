@@ -504,6 +504,7 @@ export interface components {
             pinned?: boolean;
             nodes_with_files?: string[];
             on_frontend?: boolean | null;
+            in_storage?: boolean;
             replicas?: components["schemas"]["ReplicaView"][];
             problem?: string;
             problem_details?: string[];
@@ -544,6 +545,7 @@ export interface components {
             pinned?: boolean;
             nodes_with_files?: string[];
             on_frontend?: boolean | null;
+            in_storage?: boolean;
             replicas?: components["schemas"]["ReplicaView"][];
             problem?: string;
             problem_details?: string[];

@@ -70,3 +70,13 @@ export function chatModel(model: Model): boolean {
   const cases = model.usecases ?? [];
   return cases.length === 0 || cases.some((one) => /chat|completion/i.test(one));
 }
+
+/** All who have a model's files, in words: a machine that has none gets them from one of these. */
+export function filesOn(model: Model): string[] {
+  return [...(model.nodes_with_files ?? []), ...(model.on_frontend ? ['the frontend'] : []), ...(model.in_storage ? ['object storage'] : [])];
+}
+
+/** Where a model came from; the frontends note `added` of each one that a person or a program sent. */
+export function cameFrom(model: Model): string {
+  return model.source || model.details?.source || model.origin || '';
+}
