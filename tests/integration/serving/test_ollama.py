@@ -78,7 +78,11 @@ async def test_an_unload_ends_a_model_and_an_empty_prompt_brings_it_back(
     assert (await client.generate("parrot", keep_alive=0)).done_reason == "unload"
     await wait_until(lambda: not of_model(up, "parrot"), within=LOAD_S)
     assert (await client.generate("parrot")).done_reason == "load"
-    assert await loaded(client, "parrot:latest") is not None
+
+    async def shown() -> bool:
+        return await loaded(client, "parrot:latest") is not None
+
+    await wait_until(shown)
 
 
 async def test_versions_say_whose_api_it_is(client: ollama.AsyncClient, up: Frontend) -> None:
