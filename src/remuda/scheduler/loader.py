@@ -38,10 +38,10 @@ from remuda.scheduler.ports import (
     WorkerCommands,
     WorkerHttp,
 )
-from remuda.scheduler.stager import Staged, Stager
+from remuda.scheduler.stager import BACK_WITHIN_S, Staged, Stager
 from remuda.scheduler.staging import taken_words
 from remuda.scheduler.unloader import DRAIN, Unloader
-from remuda.scheduler.worker_calls import Installing, stop_given_up, stop_process, until_vanished
+from remuda.scheduler.worker_calls import Installing, is_back, stop_given_up, stop_process, until_vanished
 from remuda.wire.backends import BackendInstall, BackendInstallReply
 
 log = structlog.get_logger(__name__)
@@ -159,6 +159,7 @@ class _Load:
         self._step = step
         self._model = model
         self.staged = Staged()
+        self._staging = False  # Nothing runs on its node yet, and what has arrived there stays.
         self._load_limit = load_limit(model.need().weights_bytes, deps.limits.load)
         self._installing = Installing(deps.worker, step, self._standing, deps.progress)
 
@@ -192,14 +193,21 @@ class _Load:
                 scope.deadline = pushed(anyio.current_time(), scope.deadline, began_s)
 
     async def _watch_machine(self, load: anyio.CancelScope) -> None:
-        try:
-            node = (await self._standing()).node
-        except RemudaError:  # The load meets the same trouble, and says so.
-            return
-        server = worker_endpoint(node, self._deps.tokens)
-        if server is not None:
-            await until_vanished(node.id, server, self._deps.worker, self._deps.worker_http)
-            load.cancel()
+        """One that vanishes while files are copied to it may come back: copying goes on where it was."""
+        worker, http = self._deps.worker, self._deps.worker_http
+        while True:
+            try:
+                node = (await self._standing()).node
+            except RemudaError:  # The load meets the same trouble, and says so.
+                return
+            server = worker_endpoint(node, self._deps.tokens)
+            if server is None:
+                return
+            await until_vanished(node.id, server, worker, http)
+            if not self._staging or not await is_back(node.id, server, worker, http, BACK_WITHIN_S):
+                load.cancel()
+                return
+            log.info("machine_is_back", op=self._step.op, node=self._step.node_name)
 
     def _no_machine(self) -> Problem:
         name = self._step.node_name
@@ -216,8 +224,9 @@ class _Load:
             self._check_paths(await self._standing())
             await self._room()
             if self._deps.stager is not None and not self._deps.shared:
-                began_s = anyio.current_time()
+                began_s, self._staging = anyio.current_time(), True
                 self.staged = await self._deps.stager.stage(self._step, self._model, self._installing)
+                self._staging = False
                 self._timed(Rate.COPY, sum(self.staged.taken.values()), began_s)
             standing = await self._standing()
             reply = await self._timed_process(standing)

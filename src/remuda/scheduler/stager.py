@@ -57,10 +57,30 @@ log = structlog.get_logger(__name__)
 _VALID: Final = timedelta(minutes=15)  # Of an address, to begin with; what has begun goes on.
 HASHED_AT_ONCE_MAX: Final = 2
 READ_ASKED_MAX: Final = 12  # Of a node that reads a file: even a disk of 5 MB/s is done by then.
+BACK_WITHIN_S: Final = 60.0  # A worker that vanishes while files are copied to it, or from it.
+_ASKED_AGAIN_S: Final = 2.0
 _FILES_AT_ONCE: Final = 500  # In one request: a message has its bounds.
 _COMING_S: Final = 8  # For the first byte at a node that is about to fetch the file itself.
 _FRONTENDS_MAX: Final = 3
 _JUST_NOW: Final[Began] = (datetime.max.replace(tzinfo=UTC), OpId(""))  # After all whose rows are known.
+
+
+class Absence:
+    """Of a worker that did not answer: one that was killed is started anew in seconds."""
+
+    def __init__(self) -> None:
+        self.times = 0  # It was waited for.
+        self._until_s = 0.0
+
+    async def waited(self) -> bool:
+        """For a moment; False once that has been long enough."""
+        now_s = anyio.current_time()
+        self._until_s = self._until_s or now_s + BACK_WITHIN_S
+        if now_s >= self._until_s:
+            return False
+        self.times += 1
+        await anyio.sleep(_ASKED_AGAIN_S)
+        return True
 
 
 class StagingFailed(PeerFailed):
@@ -125,19 +145,29 @@ async def read_at_node(
     file: NeededFile, giving: Callable[[], Awaitable[Sequence[Node]]], push: FilePush
 ) -> str:
     """A node that is still up is asked again: it goes on reading meanwhile, however slow its disk is. When it
-    is not, the next one that has the file reads it."""
-    for turn in range(READ_ASKED_MAX):
+    is not, the next one that has the file reads it; if there is none, one that was there is waited for."""
+    asked, absence = 0, Absence()
+    failure: StagingFailed | None = None
+    while asked < READ_ASKED_MAX:
         nodes = await giving()
-        if not nodes:
+        if nodes:
+            node = nodes[absence.times % len(nodes)]
+            try:
+                return await push.sha256(node, file.path, file.size)
+            except NoAnswerYet as error:
+                failure = StagingFailed(error.message, hint=error.hint)
+                asked, absence = asked + 1, Absence()
+                log.info("file_still_read", file=file.path, node=node.name, asked=asked)
+                continue
+            except NodeUnreachable as error:
+                failure = StagingFailed(error.message, hint=error.hint)
+            except RemudaError as error:
+                raise StagingFailed(error.message, hint=error.hint) from error
+        if failure is None:
             raise _no_giver(file)
-        try:
-            return await push.sha256(nodes[0], file.path, file.size)
-        except NoAnswerYet as error:
-            log.info("file_still_read", file=file.path, node=nodes[0].name, asked=turn + 1)
-            failure = StagingFailed(error.message, hint=error.hint)
-        except RemudaError as error:
-            raise StagingFailed(error.message, hint=error.hint) from error
-    raise failure
+        if not await absence.waited():
+            raise failure
+    raise failure or _no_giver(file)
 
 
 def _no_giver(file: NeededFile) -> StagingFailed:
@@ -266,13 +296,20 @@ class Stager:
         self, step: Step, request: FilesFetch, view: ObservedNode, asking: Installing
     ) -> FilesFetchReply:
         send = partial(self._deps.worker.fetch_files, step.node, request)
-        try:
-            return await asking.until_answered(send, view.standing)
-        except NodeUnreachable as error:
-            raise StagingFailed(
-                f"the files of {request.model} could not be copied to {step.node_name}: {error.message}",
-                hint=error.hint,
-            ) from error
+        absence = Absence()
+        while True:
+            asked_s = anyio.current_time()
+            try:
+                return await asking.until_answered(send, view.standing)
+            except NodeUnreachable as error:
+                if anyio.current_time() > asked_s + BACK_WITHIN_S:  # It was at work until now.
+                    absence = Absence()
+                if not await absence.waited():
+                    raise StagingFailed(
+                        f"the files of {request.model} could not be copied to {step.node_name}: "
+                        f"{error.message}",
+                        hint=error.hint,
+                    ) from error
 
     async def _sha256(self, step: Step, file: NeededFile, receiver: Node) -> str:
         """Computing one counts as progress."""

@@ -202,6 +202,7 @@ _LISTS_S: Final = 30.0  # Longer than a process takes to start.
 _PING_EVERY_S: Final = 5.0
 _UNHEARD_MAX: Final = 4
 _UNHEARD_S: Final = 0.5
+_BACK_EVERY_S: Final = 1.0
 _MISSES_MAX: Final = 2  # In a row; each takes CONFIRMATION_S twice.
 
 
@@ -304,6 +305,19 @@ async def until_vanished(
             return
         if not misses:
             await anyio.sleep(_PING_EVERY_S)
+
+
+async def is_back(
+    node: NodeId, server: ReplicaEndpoint, worker: WorkerCommands, worker_http: WorkerHttp, within_s: float
+) -> bool:
+    """Whether a machine that had vanished answers again within this time: a worker that was killed is started
+    anew in seconds."""
+    until_s = anyio.current_time() + within_s
+    while anyio.current_time() < until_s:
+        if await _answers(node, server, worker, worker_http):
+            return True
+        await anyio.sleep(_BACK_EVERY_S)
+    return False
 
 
 async def _answers(

@@ -111,4 +111,26 @@ async def test_reading_is_given_up_when_no_node_is_up_or_it_never_ends() -> None
     with pytest.raises(StagingFailed, match="in time"):
         await Reading(*[LATE] * READ_ASKED_MAX).read()
     with pytest.raises(StagingFailed, match="refused"):
-        await Reading(NodeUnreachable("connection refused")).read()
+        await Reading(*[REFUSED] * 100).read()
+
+
+REFUSED = NodeUnreachable("gpu-1 does not say what models/0.gguf is: connection refused")
+
+
+async def test_node_whose_worker_was_killed_is_asked_again_once_it_is_back() -> None:
+    class Restarted(Reading):
+        looks = 0
+
+        async def giving(self) -> Sequence[Node]:
+            self.looks += 1
+            return [] if self.looks in (2, 3) else self.up[:1]  # Not registered again, or listing its files.
+
+    reading = Restarted(REFUSED, REFUSED, "the hash")
+    assert await reading.read() == "the hash"
+    assert reading.asked == ["gpu-1", "gpu-1", "gpu-1"]
+
+
+async def test_another_node_is_asked_when_one_refuses() -> None:
+    reading = Reading(REFUSED, "the hash")
+    assert await reading.read() == "the hash"
+    assert reading.asked == ["gpu-1", "gpu-2"]
