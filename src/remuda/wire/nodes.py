@@ -474,9 +474,7 @@ class NodeFacts(Message):
     unreachable: Annotated[bool, OMIT_EMPTY] = False  # Some frontend gets no answer at its HTTP address.
     heard_seconds_ago: Annotated[int | None, OMIT_NONE] = None  # By the frontend's clock: how old this is.
     left: Annotated[bool, OMIT_EMPTY] = False  # It left the fleet by its own wish: it is not waited for.
-    joining: Annotated[bool, OMIT_EMPTY] = (
-        False  # Not ready yet: its worker has begun to connect a moment ago.
-    )
+    joining: Annotated[bool, OMIT_EMPTY] = False  # Not ready yet: its worker began to connect a moment ago.
     gpus: Annotated[Many[GpuFigures], OMIT_EMPTY] = ()  # Of several, where its worker tells them apart.
     memory: Annotated[NodeMemory | None, OMIT_NONE] = None  # Left out: not asked for, or never told.
     reasons: Many[str] = ()

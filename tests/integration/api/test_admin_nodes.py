@@ -67,6 +67,7 @@ async def test_our_own_facts_stand_apart(frontend: LiveFrontend) -> None:
         "identified_by": "address",
         "source": "127.0.0.1",
         "reasons": ["its worker is connecting to the bus"],
+        "joining": True,
     }
 
 

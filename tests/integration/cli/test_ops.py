@@ -111,7 +111,7 @@ def test_watching_survives_a_restart_of_the_frontend(rig: FleetRig) -> None:
         rig.restart()
 
         wait_until_blocking(lambda: "connected to the frontend again" in command.log, within=30)
-    assert command.wait() == Exit.DONE
+    assert command.wait(within=120) == Exit.DONE, "after the pause before the next attempt"
     assert "; trying again" in command.log
     assert command.shown == "install patient: 1 of 1 node done\n"
     wait_until_blocking(lambda: '"status": "succeeded"' in everything.shown.splitlines()[-1], within=10)
