@@ -1,4 +1,4 @@
-"""A worker that cannot be reached while files are copied to it may come back; after a while it is given up."""
+"""A worker out of reach while files are copied to it may come back; after a while it is given up."""
 
 import anyio
 import pytest
