@@ -48,10 +48,18 @@ def kept(place: Fleet) -> list[str]:
     return sorted(filter(None, (file.get("keep", "") for file in disk(place)["files"])))
 
 
+def replicas_of(place: Fleet, model: str) -> list[Json]:
+    """Also those that are being unloaded, which keep the model's files."""
+    found: list[Json] = place.frontend.get("/api/replicas")["replicas"]
+    return [one for one in found if one["model"] == model]
+
+
 def unload(place: Fleet, *names: str) -> None:
     for name in names:
         place.frontend.ask("POST", f"/api/models/{name}/unload").raise_for_status()
-    wait_until_blocking(lambda: not any(map(place.loaded, names)), what="them to be unloaded")
+    wait_until_blocking(
+        lambda: not any(replicas_of(place, name) for name in names), what="them to be unloaded"
+    )
     wait_until_blocking(lambda: not any(kept(place)), within=30, what="its report")
 
 
@@ -87,7 +95,7 @@ def test_what_is_loaded_or_pinned_stays_and_the_refusal_says_so(small: Fleet) ->
     assert small.chat("d") == "one two three"
     assert there(small) == ["c", "d"]
     small.frontend.ask("POST", "/api/models/d/unload").raise_for_status()
-    wait_until_blocking(lambda: not small.loaded("d"), what="d to be unloaded")
+    wait_until_blocking(lambda: not replicas_of(small, "d"), what="d to be unloaded")
     wait_until_blocking(lambda: kept(small) == ["c is loaded", "d is pinned"], within=30, what="its report")
 
     refused = small.ask_chat("a")
@@ -103,7 +111,7 @@ def test_a_person_can_look_and_make_room_by_command(small: Fleet) -> None:
     assert "c is loaded" in shown
     assert "6.0 MiB, 2 files" in shown
     small.frontend.ask("POST", "/api/models/c/unload").raise_for_status()
-    wait_until_blocking(lambda: not small.loaded("c"), what="c to be unloaded")
+    wait_until_blocking(lambda: not replicas_of(small, "c"), what="c to be unloaded")
     words = ("nodes", "free", "one", "--size", "2MB")
 
     def planned() -> bool:
@@ -161,4 +169,5 @@ def test_kill_between_what_goes_and_what_comes_loses_nothing_else(
     assert there(small) == sorted(("d", wanted))
     assert small.file("one", f"{wanted}.bin").stat().st_size == SIZE
     small.frontend.ask("POST", f"/api/models/{wanted}/unload").raise_for_status()
+    wait_until_blocking(lambda: not replicas_of(small, wanted), within=30, what="it to be unloaded")
     wait_until_blocking(lambda: kept(small) == ["d is pinned"], within=30, what="its report")
