@@ -1,14 +1,15 @@
 """Build the web console: from `ui/` to the files below `src/remuda/ui/static` that frontends serve.
 
 The built files are committed, so that a fresh clone needs no node. Run `uv run --group dev python -m
-tools.build_console` after any change in `ui/`; with `--types FILE`, where FILE is a frontend's /openapi.json,
-to write the types of the API anew; with `--into FOLDER` to build elsewhere and compare.
+tools.build_console` after any change in `ui/`; with `--types` to write the types of the API's messages anew
+as well, after any change of one that the console uses; with `--into FOLDER` to build elsewhere and compare.
 """
 
 import argparse
 import hashlib
 import json
 import os
+import re
 import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -20,9 +21,10 @@ REPOSITORY: Final = Path(__file__).resolve().parent.parent
 SOURCE: Final = REPOSITORY / "ui"
 BUILT: Final = REPOSITORY / "src/remuda/ui/static"
 TYPES: Final = SOURCE / "src/api/schema.d.ts"
+NAMES: Final = SOURCE / "src/api/messages.ts"
 RECORD: Final = "built-from.txt"
 """Beside the built files: the hash of the sources they were built from."""
-_NOT_SOURCE: Final = frozenset({"node_modules", "README.md", "pictures", ".gitignore"})
+_NOT_SOURCE: Final = frozenset({"node_modules", "README.md", "pictures", ".gitignore", TYPES.name})
 
 
 def node_program() -> Path:
@@ -72,40 +74,55 @@ def build(target: Path) -> None:
     (target / RECORD).write_text(f"{source_hash()}\n")
 
 
-def write_types(openapi: Path) -> None:
-    """The messages alone, without their descriptions: pages need their fields."""
-    document = json.loads(openapi.read_text())
-    messages = {
-        "openapi": document["openapi"],
-        "info": document["info"],
+def used_messages() -> dict[str, Any]:
+    """Those that the console has a name for, with all that they are made of, as they are now. Without their
+    descriptions: pages need their fields."""
+    from remuda.gateway import app, openapi  # Slow to import, and building does without.
+
+    assert app.api_routes(), "messages are told of by the routes that use them"
+    known = openapi.messages()
+    wanted = re.findall(r"Messages\['(\w+)'\]", NAMES.read_text())
+    found: dict[str, Any] = {}
+    while wanted:
+        name = wanted.pop()
+        if name not in found:
+            found[name] = _bare(known[name])
+            wanted += re.findall(r'"#/components/schemas/(\w+)"', json.dumps(found[name]))
+    return dict(sorted(found.items()))
+
+
+def write_types(target: Path = TYPES) -> None:
+    document = {
+        "openapi": "3.1.0",
+        "info": {"title": "Remuda", "version": ""},
         "paths": {},
-        "components": {"schemas": _bare(document["components"]["schemas"])},
+        "components": {"schemas": used_messages()},
     }
     install_packages()
     with tempfile.TemporaryDirectory() as scratch:
         bare = Path(scratch, "messages.json")
-        bare.write_text(json.dumps(messages))
-        run_node("node_modules/openapi-typescript/bin/cli.js", bare, "-o", TYPES)
+        bare.write_text(json.dumps(document))
+        run_node("node_modules/openapi-typescript/bin/cli.js", bare, "-o", target)
 
 
-def _bare(value: Any) -> Any:
+_FOR_PEOPLE: Final = frozenset({"description", "title", "examples", "default"})
+
+
+def _bare(value: Any, *, fields: bool = False) -> Any:
+    """`fields`: its keys are names of fields."""
     if isinstance(value, Mapping):
-        kept = value.items()
-        return {
-            key: _bare(inner)
-            for key, inner in kept
-            if not (key in ("description", "title", "examples", "default") and not isinstance(inner, Mapping))
-        }
+        kept = value if fields else {key: value[key] for key in value if key not in _FOR_PEOPLE}
+        return {key: _bare(inner, fields=key == "properties" and not fields) for key, inner in kept.items()}
     return [_bare(one) for one in value] if isinstance(value, list) else value
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--types", type=Path, metavar="FILE")
+    parser.add_argument("--types", action="store_true")
     parser.add_argument("--into", type=Path, default=BUILT, metavar="FOLDER")
     arguments = parser.parse_args()
-    if arguments.types is not None:
-        write_types(arguments.types.resolve())
+    if arguments.types:
+        write_types()
     build(arguments.into.resolve())
     files = [path for path in arguments.into.rglob("*") if path.is_file()]
     print(f"built {len(files)} files in {arguments.into}")

@@ -7,22 +7,6 @@ export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
 export interface components {
     schemas: {
-        /** @enum {string} */
-        Kind: "install" | "upgrade" | "remove" | "load" | "unload" | "install_model" | "remove_model";
-        ApplyReply: {
-            id: string;
-            status_url: string;
-        };
-        ApproveReply: {
-            id: string;
-            name?: string;
-            node_type?: string;
-            status?: string;
-            message?: string;
-            api_token?: string;
-            nats_jwt?: string;
-            nats_user_seed?: string;
-        };
         AttemptView: {
             number: number;
             stage?: string;
@@ -30,10 +14,6 @@ export interface components {
             begun_at: string;
             ended_at?: string | null;
             problem?: components["schemas"]["ProblemView"] | null;
-        };
-        AttentionChanges: {
-            set?: components["schemas"]["AttentionItem"][];
-            gone?: string[];
         };
         AttentionItem: {
             id: string;
@@ -46,13 +26,9 @@ export interface components {
             message: string;
             action?: components["schemas"]["RemedyCall"] | null;
         };
-        AttentionItems: {
-            attention?: components["schemas"]["AttentionItem"][];
-        };
         BackendFits: {
             nodes?: string[];
-            /** @default {} */
-            backends: {
+            backends?: {
                 [key: string]: string[];
             };
             unread?: string[];
@@ -74,29 +50,20 @@ export interface components {
             isMeta?: boolean;
             isAlias?: boolean;
             isDevelopment?: boolean;
-            /** @default {} */
-            capabilities: {
+            capabilities?: {
                 [key: string]: string;
             };
             metaBackendFor?: string;
             nodes?: components["schemas"]["NodeHolding"][] | null;
         };
-        BackendItems: components["schemas"]["BackendItem"][];
-        /** @enum {integer} */
-        BackendState: 0 | 1 | 2;
-        BackendUsecases: {
-            [key: string]: string[];
-        };
         BackendsPage: {
             backends?: components["schemas"]["BackendItem"][];
             repositories?: components["schemas"]["Repository"][];
             allTags?: string[];
-            /** @default {} */
-            processingBackends: {
+            processingBackends?: {
                 [key: string]: string;
             };
-            /** @default {} */
-            taskTypes: {
+            taskTypes?: {
                 [key: string]: string;
             };
             availableBackends?: number;
@@ -117,76 +84,12 @@ export interface components {
             failed_at: string;
             reason?: string;
         };
-        BenchmarkView: {
-            node?: string;
-            streams: number;
-            requests: number;
-            failed?: number;
-            prompt_tokens?: number;
-            completion_tokens?: number;
-            first_token_ms?: number;
-            first_token_p95_ms?: number;
-            tokens_per_s?: number;
-            prompt_tokens_per_s?: number;
-            id: number;
-            model: string;
-            revision?: string;
-            backend?: string;
-            /** Format: date-time */
-            at: string;
-        };
-        BenchmarkViews: {
-            benchmarks?: components["schemas"]["BenchmarkView"][];
-        };
-        ChartSeries: {
-            step_s?: number;
-            times?: number[];
-            /** @default {} */
-            series: {
-                [key: string]: (number | null)[];
-            };
-            /** @default {} */
-            limits: {
-                [key: string]: (number | null)[];
-            };
-        };
         CheckedItem: {
             source: string;
             /** Format: date-time */
             checked_at: string;
             age_s?: number;
             backends?: string[];
-        };
-        ConcreteRefusal: {
-            error: string;
-            code?: string;
-            meta_alternative?: string;
-        };
-        ConsoleChange: {
-            nodes?: components["schemas"]["NodeChanges"] | null;
-            models?: components["schemas"]["ModelChanges"] | null;
-            replicas?: components["schemas"]["ReplicaChanges"] | null;
-            operations?: components["schemas"]["OperationChanges"] | null;
-            servers?: components["schemas"]["ServerChanges"] | null;
-            keys?: components["schemas"]["KeyChanges"] | null;
-            attention?: components["schemas"]["AttentionChanges"] | null;
-        };
-        ConsoleSnapshot: {
-            nodes?: components["schemas"]["NodeEntity"][];
-            models?: components["schemas"]["ModelEntity"][];
-            replicas?: components["schemas"]["ReplicaEntity"][];
-            operations?: components["schemas"]["OperationEntity"][];
-            servers?: components["schemas"]["ServerEntity"][];
-            keys?: components["schemas"]["KeyEntity"][];
-            attention?: components["schemas"]["AttentionItem"][];
-        };
-        ConsoleTrouble: {
-            code: string;
-            message: string;
-        };
-        DoneReply: {
-            success?: boolean;
-            message?: string;
         };
         DriftedNode: {
             node_id: string;
@@ -201,9 +104,6 @@ export interface components {
             used_ms?: number;
             models?: string[];
             keep?: string;
-        };
-        FilesBudgetReply: {
-            model_files_budget: string;
         };
         FoundServer: {
             url: string;
@@ -223,10 +123,6 @@ export interface components {
             freed_bytes?: number;
             kept?: components["schemas"]["KeptOnDisk"][];
             refused?: string;
-        };
-        FrontendIdentity: {
-            version?: string;
-            features?: string[];
         };
         GalleryModelView: {
             id: string;
@@ -251,23 +147,6 @@ export interface components {
             total?: number;
             unread?: components["schemas"]["GalleryTrouble"][];
         };
-        GalleryStatus: {
-            deletion?: boolean;
-            file_name?: string;
-            error?: string;
-            processed?: boolean;
-            message?: string;
-            progress?: number;
-            phase?: string;
-            file_size?: string;
-            downloaded_size?: string;
-            gallery_element_name?: string;
-            cancelled?: boolean;
-            cancellable?: boolean;
-            nodes?: components["schemas"]["NodeProgress"][];
-            current_bytes?: number;
-            total_bytes?: number;
-        };
         GalleryTrouble: {
             gallery: string;
             reason: string;
@@ -278,11 +157,6 @@ export interface components {
             available_vram?: number;
             name?: string;
         };
-        HeartbeatReply: {
-            message?: string;
-            uncommandable?: string;
-        };
-        History: components["schemas"]["HistoryItem"][];
         HistoryItem: {
             /** Format: date-time */
             at: string;
@@ -292,7 +166,6 @@ export interface components {
             detail?: string;
             actor?: string;
         };
-        InstallConflict: components["schemas"]["ConcreteRefusal"] | components["schemas"]["NodeError"];
         InstalledBackend: {
             name?: string;
             is_system?: boolean;
@@ -303,57 +176,6 @@ export interface components {
             uri?: string;
             digest?: string;
         };
-        InstalledBackends: components["schemas"]["InstalledBackend"][] | null;
-        InstalledItem: {
-            id: string;
-            name?: string;
-            description?: string;
-            icon?: string;
-            license?: string;
-            urls?: string[];
-            tags?: string[];
-            gallery?: string;
-            installed?: boolean;
-            version?: string;
-            processing?: boolean;
-            jobID?: string;
-            isDeletion?: boolean;
-            isMeta?: boolean;
-            isAlias?: boolean;
-            isDevelopment?: boolean;
-            /** @default {} */
-            capabilities: {
-                [key: string]: string;
-            };
-            metaBackendFor?: string;
-            nodes?: components["schemas"]["NodeHolding"][] | null;
-            Name?: string;
-            RunFile?: string;
-            IsMeta?: boolean;
-            IsSystem?: boolean;
-            Metadata: components["schemas"]["InstalledBackend"];
-        };
-        InstalledItems: components["schemas"]["InstalledItem"][];
-        InviteReply: {
-            name: string;
-            registration_token: string;
-        };
-        JobReply: {
-            jobID: string;
-            uuid?: string;
-            statusUrl?: string;
-            message?: string;
-        };
-        JobView: {
-            progress?: number;
-            message?: string;
-            galleryElementName?: string;
-            processed?: boolean;
-            deletion?: boolean;
-            queued?: boolean;
-            error?: string;
-            completed?: boolean;
-        };
         JoinLines: {
             url: string;
             line: string;
@@ -363,10 +185,6 @@ export interface components {
         KeptOnDisk: {
             path: string;
             why?: string;
-        };
-        KeyChanges: {
-            set?: components["schemas"]["KeyEntity"][];
-            gone?: string[];
         };
         KeyEntity: {
             id: string;
@@ -414,38 +232,11 @@ export interface components {
             key?: string;
             warnings?: string[];
         };
-        KeyViews: components["schemas"]["KeyView"][];
-        Labels: {
-            [key: string]: string;
-        };
-        LoadingView: {
-            model: string;
-            state?: string;
-            node?: string;
-            progress?: number;
-            bytes_sent?: number;
-            total_bytes?: number;
-            file_index?: number;
-            total_files?: number;
-            eta_seconds?: number | null;
-        };
         LogLine: {
             timestamp?: string;
             stream?: string;
             text?: string;
             approximate?: boolean;
-        };
-        LogLines: components["schemas"]["LogLine"][];
-        LogNames: string[];
-        MaxReplicasReply: {
-            max_replicas_per_model: number;
-        };
-        MemoryUsage: {
-            total?: number;
-            /** @default {} */
-            breakdown: {
-                [key: string]: number;
-            };
         };
         ModelAdded: {
             model: components["schemas"]["ModelItem"];
@@ -455,10 +246,7 @@ export interface components {
             unknown_keys?: string[];
             warnings?: string[];
             no_node?: boolean;
-        };
-        ModelChanges: {
-            set?: components["schemas"]["ModelEntity"][];
-            gone?: string[];
+            reloads?: boolean;
         };
         ModelDetails: {
             format?: string;
@@ -483,51 +271,10 @@ export interface components {
             notes?: string[];
             installed_files?: components["schemas"]["ModelFileView"][];
         };
-        ModelEditConflict: {
-            error: components["schemas"]["NodeErrorDetail"];
-            current: components["schemas"]["ModelText"];
-            yours?: string;
-        };
-        ModelEntity: {
-            name: string;
-            backend?: string;
-            file?: string;
-            alias?: string;
-            description?: string;
-            usecases?: string[];
-            revision?: string;
-            origin?: string;
-            size_bytes?: number;
-            memory_bytes?: number;
-            estimated?: boolean;
-            context_size?: number;
-            pinned?: boolean;
-            nodes_with_files?: string[];
-            on_frontend?: boolean | null;
-            in_storage?: boolean;
-            replicas?: components["schemas"]["ReplicaView"][];
-            problem?: string;
-            problem_details?: string[];
-            failed_at?: string | null;
-            source?: string;
-            quantisation?: string;
-            storage?: string;
-            backend_unknown?: boolean;
-            wanted?: components["schemas"]["WantedReplicas"] | null;
-            details?: components["schemas"]["ModelDetails"] | null;
-            id: string;
-        };
         ModelFileView: {
             path: string;
             source?: string;
             sha256?: string;
-        };
-        ModelFits: {
-            model: string;
-            size_bytes?: number;
-            memory_bytes?: number;
-            size_unknown?: string;
-            nodes?: components["schemas"]["NodeFitView"][];
         };
         ModelItem: {
             name: string;
@@ -557,24 +304,11 @@ export interface components {
             wanted?: components["schemas"]["WantedReplicas"] | null;
             details?: components["schemas"]["ModelDetails"] | null;
         };
-        ModelItems: {
-            models?: components["schemas"]["ModelItem"][];
-            unusable?: components["schemas"]["UnusableModel"][];
-            storage_trouble?: string;
-        };
-        ModelLoaded: {
-            model: string;
-            nodes?: string[];
-            others?: string[];
-        };
         ModelOnDiskView: {
             name?: string;
             size?: number;
             used_ms?: number;
             files?: string[];
-        };
-        ModelOps: {
-            operations?: components["schemas"]["OpView"][];
         };
         ModelPlan: {
             model: string;
@@ -588,6 +322,7 @@ export interface components {
             tokens_per_s?: number | null;
             tokens_like?: string;
             waiting_helps?: boolean;
+            waits_for?: string;
             not_chosen?: components["schemas"]["NotChosenView"][];
         };
         ModelRemovalPlan: {
@@ -600,40 +335,6 @@ export interface components {
             aliases?: string[];
             replicas?: number;
         };
-        ModelRemoved: {
-            message: string;
-            operation: components["schemas"]["OpView"];
-            file_kept?: string;
-        };
-        ModelRenamed: {
-            model: components["schemas"]["ModelItem"];
-            unloads?: components["schemas"]["OpView"][];
-            keys?: string[];
-            aliases?: string[];
-        };
-        ModelRow: {
-            id?: string;
-            node_id?: string;
-            model_name?: string;
-            address?: string;
-            replica_index?: number;
-            in_flight?: number;
-            state?: string;
-            /** Format: date-time */
-            last_used?: string;
-            /** Format: date-time */
-            created_at?: string;
-            /** Format: date-time */
-            updated_at?: string;
-            loading_by?: string;
-            backend_type?: string;
-            config_revision?: string;
-            effective_options_hash?: string;
-            cleanup_error?: string;
-            cleanup_attempts?: number;
-            cleanup_next_retry_at?: string | null;
-        };
-        ModelRows: components["schemas"]["ModelRow"][];
         ModelScheduled: {
             origin: string;
             wanted: string;
@@ -649,16 +350,8 @@ export interface components {
             loaded?: number;
             on_their_way?: number;
             waiting?: string;
-        };
-        ModelStatus: {
-            state?: components["schemas"]["BackendState"];
-            /**
-             * @default {
-             *       "total": 0,
-             *       "breakdown": {}
-             *     }
-             */
-            memory: components["schemas"]["MemoryUsage"];
+            absent?: boolean;
+            not_counted?: string[];
         };
         ModelText: {
             name: string;
@@ -667,26 +360,6 @@ export interface components {
             origin?: string;
             file?: string;
             host?: string;
-        };
-        ModelThere: {
-            model: string;
-        };
-        ModelUploadView: {
-            upload: string;
-            source: string;
-            complete?: boolean;
-            expires_at?: string | null;
-            files?: components["schemas"]["UploadedFileView"][];
-        };
-        ModelUploadViews: {
-            uploads?: components["schemas"]["ModelUploadView"][];
-        };
-        ModelsScheduled: {
-            models?: components["schemas"]["ModelScheduled"][];
-        };
-        NodeChanges: {
-            set?: components["schemas"]["NodeEntity"][];
-            gone?: string[];
         };
         NodeClaim: {
             id: string;
@@ -710,53 +383,6 @@ export interface components {
             total_bytes?: number;
             coming_bytes?: number;
         };
-        NodeEntity: {
-            id: string;
-            name?: string;
-            node_type?: string;
-            address?: string;
-            http_address?: string;
-            status?: string;
-            total_vram?: number;
-            available_vram?: number;
-            reserved_vram?: number;
-            total_ram?: number;
-            available_ram?: number;
-            total_disk?: number;
-            available_disk?: number;
-            gpu_vendor?: string;
-            gpu_compute_capability?: string;
-            capability?: string;
-            vram_budget?: string;
-            vram_budget_bytes?: number;
-            max_replicas_per_model?: number;
-            max_replicas_per_model_manually_set?: boolean;
-            vram_budget_manually_set?: boolean;
-            /** Format: date-time */
-            last_heartbeat?: string;
-            /** Format: date-time */
-            created_at?: string;
-            /** Format: date-time */
-            updated_at?: string;
-            model_count?: number;
-            in_flight_count?: number;
-            /** @default {} */
-            labels: {
-                [key: string]: string;
-            };
-            remuda?: components["schemas"]["NodeFacts"] | null;
-        };
-        NodeError: {
-            error: components["schemas"]["NodeErrorDetail"];
-        };
-        NodeErrorDetail: {
-            code?: number;
-            message?: string;
-            type?: string;
-            reason?: string;
-            hint?: string;
-            details?: string[];
-        };
         NodeFacts: {
             /** @enum {string} */
             reachability?: "up" | "silent" | "gone" | "departed";
@@ -774,23 +400,8 @@ export interface components {
             left?: boolean;
             joining?: boolean;
             gpus?: components["schemas"]["GpuFigures"][];
+            memory?: components["schemas"]["NodeMemory"] | null;
             reasons?: string[];
-        };
-        NodeFitView: {
-            node_id: string;
-            node: string;
-            fits: boolean;
-            outcome?: string;
-            reason?: string;
-            waiting_helps?: boolean;
-            in_vram?: boolean;
-            unloads?: string[];
-            copies?: string;
-            vram_total?: number;
-            vram_free?: number;
-            ram_total?: number;
-            ram_free?: number;
-            disk_free?: number | null;
         };
         NodeHolding: {
             node_id: string;
@@ -802,19 +413,11 @@ export interface components {
             installed_at?: string;
             start_error?: string;
         };
-        NodeMessage: {
-            message?: string;
-        };
-        NodeProgress: {
-            node_id?: string;
-            node_name?: string;
-            status?: string;
-            file_name?: string;
-            current?: string;
-            total?: string;
-            percentage?: number;
-            phase?: string;
-            error?: string;
+        NodeMemory: {
+            free_vram?: number;
+            free_ram?: number;
+            set_aside_vram?: number;
+            set_aside_ram?: number;
         };
         NodeView: {
             id: string;
@@ -846,13 +449,11 @@ export interface components {
             updated_at?: string;
             model_count?: number;
             in_flight_count?: number;
-            /** @default {} */
-            labels: {
+            labels?: {
                 [key: string]: string;
             };
             remuda?: components["schemas"]["NodeFacts"] | null;
         };
-        NodeViews: components["schemas"]["NodeView"][];
         NotChosenView: {
             nodes?: string[];
             why?: string;
@@ -863,10 +464,21 @@ export interface components {
             steps?: components["schemas"]["StepView"][];
             warnings?: string[];
         };
-        OpSubmitted: {
-            operation: components["schemas"]["OpView"];
-            joined?: boolean;
-            warnings?: string[];
+        OpRequest: {
+            /** @enum {string} */
+            kind: "install" | "upgrade" | "remove";
+            backend?: string;
+            nodes?: string[];
+            selector?: string;
+            galleries?: string;
+            uri?: string;
+            name?: string;
+            alias?: string;
+            roll_out?: components["schemas"]["RollOutBody"];
+            force?: boolean;
+            expires_s?: number | null;
+            idempotency_key?: string;
+            dry_run?: boolean;
         };
         OpView: {
             id: string;
@@ -882,8 +494,7 @@ export interface components {
             selection?: string;
             roll_out: components["schemas"]["RollOutView"];
             percentage?: number;
-            /** @default {} */
-            counts: {
+            counts?: {
                 [key: string]: number;
             };
             message?: string;
@@ -900,101 +511,6 @@ export interface components {
             change?: number;
             whole?: boolean;
             steps?: components["schemas"]["StepView"][] | null;
-        };
-        OpViews: {
-            operations?: components["schemas"]["OpView"][];
-            next?: number | null;
-        };
-        OperationChanges: {
-            set?: components["schemas"]["OperationEntity"][];
-            gone?: string[];
-        };
-        OperationEntity: {
-            id: string;
-            kind?: string;
-            status?: string;
-            wish?: string;
-            backend?: string;
-            uri?: string;
-            name?: string;
-            alias?: string;
-            model?: string;
-            replica?: number;
-            selection?: string;
-            roll_out: components["schemas"]["RollOutView"];
-            percentage?: number;
-            /** @default {} */
-            counts: {
-                [key: string]: number;
-            };
-            message?: string;
-            error?: string;
-            asked_by?: string;
-            /** Format: date-time */
-            asked_at: string;
-            finished_at?: string | null;
-            expires_at?: string | null;
-            idempotency_key?: string;
-            dismissed?: boolean;
-            cleared?: boolean;
-            retryable?: boolean;
-            change?: number;
-            whole?: boolean;
-            steps?: components["schemas"]["StepView"][] | null;
-        };
-        OperationItem: {
-            id: string;
-            fullName?: string;
-            name?: string;
-            jobID?: string;
-            progress?: number;
-            taskType?: string;
-            isDeletion?: boolean;
-            isBackend?: boolean;
-            isQueued?: boolean;
-            cancellable?: boolean;
-            message?: string;
-            nodeID?: string;
-            nodeName?: string;
-            phase?: string;
-            currentBytes?: number | null;
-            totalBytes?: number | null;
-            error?: string;
-            nodes?: components["schemas"]["NodeProgress"][];
-        };
-        OperationItems: {
-            operations?: components["schemas"]["OperationItem"][];
-        };
-        OpsSubmitted: {
-            operations?: components["schemas"]["OpSubmitted"][];
-            refused?: string[];
-            refusals?: components["schemas"]["RefusedUpgradeItem"][];
-            unchecked?: components["schemas"]["UncheckedItem"][];
-            checked?: components["schemas"]["CheckedItem"][];
-            known_bad?: components["schemas"]["BadVersionItem"][];
-        };
-        PastItem: {
-            id: string;
-            name?: string;
-            jobID?: string;
-            isBackend?: boolean;
-            nodeID?: string;
-            /** @enum {string} */
-            taskType?: "installation" | "deletion";
-            /** @enum {string} */
-            outcome?: "completed" | "failed" | "cancelled";
-            error?: string;
-            /** Format: date-time */
-            startedAt: string;
-            /** Format: date-time */
-            finishedAt: string;
-        };
-        PastItems: {
-            operations?: components["schemas"]["PastItem"][];
-        };
-        PlainError: {
-            error: string;
-            reason: string;
         };
         PlannedStepView: {
             action: string;
@@ -1002,6 +518,7 @@ export interface components {
             size_bytes?: number;
             bytes_per_s?: number | null;
             seconds?: number | null;
+            measured_elsewhere?: boolean;
         };
         ProblemView: {
             code: string;
@@ -1023,59 +540,13 @@ export interface components {
             left_s?: number | null;
             age_s?: number | null;
         };
-        RefusedUpgradeItem: {
-            backend_name: string;
-            code?: string;
-            error?: string;
-        };
-        RegisterReply: {
-            id: string;
-            name?: string;
-            node_type?: string;
-            status?: string;
-            /** Format: date-time */
-            created_at?: string;
-            api_token?: string;
-            nats_jwt?: string;
-            nats_user_seed?: string;
-            nats_url?: string;
-            worker_tokens?: components["schemas"]["WorkerTokens"] | null;
-            remuda?: components["schemas"]["FrontendIdentity"] | null;
-        };
         RemedyCall: {
             label: string;
             method: string;
             path: string;
-            /** @default {} */
-            body: {
+            body?: {
                 [key: string]: string;
             };
-        };
-        ReplicaChanges: {
-            set?: components["schemas"]["ReplicaEntity"][];
-            gone?: string[];
-        };
-        ReplicaEntity: {
-            model: string;
-            index?: number;
-            node_id?: string;
-            node?: string;
-            state?: string;
-            backend?: string;
-            address?: string;
-            protocol?: string;
-            in_flight?: number;
-            parallel?: number;
-            memory_bytes?: number;
-            estimated?: boolean;
-            in_vram?: boolean;
-            gpus?: number[];
-            op_id?: string;
-            why?: string;
-            unconfirmed_since?: string | null;
-            last_used?: string | null;
-            unloads_at?: string | null;
-            id: string;
         };
         ReplicaView: {
             model: string;
@@ -1090,6 +561,7 @@ export interface components {
             parallel?: number;
             memory_bytes?: number;
             estimated?: boolean;
+            set_aside_bytes?: number;
             in_vram?: boolean;
             gpus?: number[];
             op_id?: string;
@@ -1097,9 +569,6 @@ export interface components {
             unconfirmed_since?: string | null;
             last_used?: string | null;
             unloads_at?: string | null;
-        };
-        ReplicaViews: {
-            replicas?: components["schemas"]["ReplicaView"][];
         };
         Repository: {
             name: string;
@@ -1125,37 +594,15 @@ export interface components {
             first_token_seconds?: number | null;
             total_seconds?: number;
         };
-        ResetReply: {
-            reset?: boolean;
+        RollOutBody: {
+            /** @enum {string} */
+            policy?: "all" | "rolling";
+            batch?: number | null;
         };
         RollOutView: {
             at_once: number;
             canary?: boolean;
             proves?: boolean;
-        };
-        SchedulingRow: {
-            id?: number;
-            model_name?: string;
-            node_selector?: string;
-            min_replicas?: number;
-            max_replicas?: number;
-            spread_all?: boolean;
-            route_policy?: string;
-            balance_abs_threshold?: number;
-            balance_rel_threshold?: number;
-            min_prefix_match?: number;
-            unsatisfiable_until?: string | null;
-            unsatisfiable_ticks?: number;
-            created_at?: string | null;
-            updated_at?: string | null;
-            pinned?: boolean | null;
-            keep_alive?: string;
-            unsatisfiable_why?: string;
-        };
-        SchedulingRows: components["schemas"]["SchedulingRow"][];
-        ServerChanges: {
-            set?: components["schemas"]["ServerEntity"][];
-            gone?: string[];
         };
         ServerEntity: {
             name: string;
@@ -1168,8 +615,7 @@ export interface components {
             since?: string | null;
             asked_at?: string | null;
             paid?: boolean;
-            /** @default {} */
-            prices: {
+            prices?: {
                 [key: string]: string;
             };
             budget?: string;
@@ -1201,8 +647,7 @@ export interface components {
             since?: string | null;
             asked_at?: string | null;
             paid?: boolean;
-            /** @default {} */
-            prices: {
+            prices?: {
                 [key: string]: string;
             };
             budget?: string;
@@ -1214,26 +659,6 @@ export interface components {
         };
         ServerViews: {
             servers?: components["schemas"]["ServerView"][];
-        };
-        SessionView: {
-            authenticated: boolean;
-            /** @enum {string} */
-            scope?: "" | "admin" | "read" | "inference";
-            name?: string;
-            loopback?: boolean;
-            version?: string;
-            frontend?: string;
-        };
-        SettingItem: {
-            setting: string;
-            value?: string;
-            origin?: string;
-            help?: string;
-            note?: string;
-        };
-        SettingItems: {
-            frontend: string;
-            settings?: components["schemas"]["SettingItem"][];
         };
         StepView: {
             node_id: string;
@@ -1255,10 +680,6 @@ export interface components {
             progress?: components["schemas"]["ProgressView"] | null;
             attempts?: components["schemas"]["AttemptView"][];
         };
-        TokenError: {
-            error: string;
-            reason?: string;
-        };
         TryExplained: {
             node: string;
             replica?: string;
@@ -1270,22 +691,6 @@ export interface components {
             backends?: string[];
             checked_at?: string | null;
         };
-        Unready: {
-            status?: string;
-            reason: string;
-            code?: string;
-            parts?: components["schemas"]["UnreadyPart"][];
-        };
-        UnreadyPart: {
-            /** @enum {string} */
-            part?: "store" | "bus" | "frontend";
-            reason: string;
-            code?: string;
-        };
-        UnusableModel: {
-            source: string;
-            reason: string;
-        };
         UpgradeItem: {
             backend_name: string;
             installed_version?: string;
@@ -1294,23 +699,12 @@ export interface components {
             available_digest?: string;
             node_drift?: components["schemas"]["DriftedNode"][];
         };
-        UpgradeItems: {
-            [key: string]: components["schemas"]["UpgradeItem"];
-        };
         UpgradesReply: {
             upgrades?: components["schemas"]["UpgradeItem"][];
             unchecked?: components["schemas"]["UncheckedItem"][];
             checked?: components["schemas"]["CheckedItem"][];
             known_bad?: components["schemas"]["BadVersionItem"][];
             unread?: components["schemas"]["UncheckedItem"][];
-        };
-        UploadedFileView: {
-            id: string;
-            url: string;
-            path: string;
-            size?: number;
-            offset?: number;
-            sha256?: string;
         };
         UsageCounts: {
             requests?: number;
@@ -1337,9 +731,6 @@ export interface components {
             usage?: components["schemas"]["UsageItem"][];
             total: components["schemas"]["UsageCounts"];
         };
-        VramBudgetReply: {
-            vram_budget: string;
-        };
         WaitExplained: {
             cause: string;
             seconds?: number;
@@ -1355,1012 +746,6 @@ export interface components {
             };
             pinned?: boolean;
             keep_alive?: string;
-        };
-        WorkerTokens: {
-            http?: string;
-            grpc?: string;
-        };
-        ApplyBody: {
-            id?: string;
-            force?: boolean;
-        };
-        ArrivedFile: {
-            sha256?: string;
-            size?: number;
-        };
-        BenchmarkReport: {
-            model: string;
-            results: components["schemas"]["MeasuredSpeed"][];
-        };
-        BusAddress: {
-            address?: string;
-            why?: string;
-        };
-        BusTrouble: {
-            boot_id?: string;
-            sequence?: number;
-            reason?: string;
-            unreached?: components["schemas"]["BusAddress"] | null;
-        };
-        CutOffFile: {
-            path?: string;
-            size?: number;
-            missing?: number;
-        };
-        Departure: {
-            boot_id?: string;
-            for_good?: boolean;
-        };
-        ExternalInstallBody: {
-            uri?: string;
-            name?: string;
-            alias?: string;
-        };
-        FilesBudgetBody: {
-            value: string;
-        };
-        FreeDiskBody: {
-            bytes?: number | null;
-            dry_run?: boolean;
-        };
-        Heartbeat: {
-            available_vram?: number | null;
-            total_vram?: number | null;
-            available_ram?: number | null;
-            available_disk?: number | null;
-            total_disk?: number | null;
-            gpu_vendor?: string;
-            report?: components["schemas"]["Report"] | null;
-        };
-        InstalledArtifact: {
-            name?: string;
-            digest?: string;
-            version?: string;
-            alias?: string;
-            platform_digest?: string;
-            uri?: string;
-            gallery_url?: string;
-            installed_at?: string;
-            is_system?: boolean;
-            is_meta?: boolean;
-            unprovable?: boolean;
-            start_check?: string;
-            start_error?: string;
-        };
-        InviteBody: {
-            name?: string;
-        };
-        JsonValue: unknown;
-        KeyPatch: {
-            models?: string[] | null;
-            requests_per_minute?: number | null;
-            tokens_per_minute?: number | null;
-            concurrent_requests?: number | null;
-            tokens_per_day?: number | null;
-            tokens_per_month?: number | null;
-            expires_at?: string | null;
-            never_expires?: boolean | null;
-            weight?: number | null;
-            batch?: boolean | null;
-            may_route?: boolean | null;
-            paused?: boolean | null;
-        };
-        KeyRequest: {
-            name: string;
-            /** @enum {string} */
-            scope?: "inference" | "read" | "admin";
-            models?: string[];
-            requests_per_minute?: number;
-            tokens_per_minute?: number;
-            concurrent_requests?: number;
-            tokens_per_day?: number;
-            tokens_per_month?: number;
-            expires_at?: string | null;
-            weight?: number;
-            batch?: boolean;
-            may_route?: boolean;
-        };
-        MaxReplicasBody: {
-            value: number;
-        };
-        MeasuredSpeed: {
-            node?: string;
-            streams: number;
-            requests: number;
-            failed?: number;
-            prompt_tokens?: number;
-            completion_tokens?: number;
-            first_token_ms?: number;
-            first_token_p95_ms?: number;
-            tokens_per_s?: number;
-            prompt_tokens_per_s?: number;
-        };
-        ModelAdd: {
-            config: string;
-            take_over?: boolean;
-            only_new?: boolean;
-        };
-        ModelFile: {
-            path?: string;
-            size?: number;
-            sha256?: string;
-            brought?: boolean;
-            used_ms?: number;
-            models?: string[];
-        };
-        ModelInstallBody: {
-            model: string;
-            name?: string;
-            sha256?: string;
-            variant?: string;
-            idempotency_key?: string;
-            context_size?: number;
-            if_missing?: boolean;
-        };
-        ModelNamed: {
-            model: string;
-        };
-        ModelPatch: {
-            /** @default {} */
-            set: {
-                [key: string]: components["schemas"]["JsonValue"];
-            };
-            assign?: string[];
-        };
-        ModelRename: {
-            name: string;
-            keep_alias?: boolean;
-        };
-        ModelReplace: {
-            config: string;
-        };
-        ModelUnload: {
-            model_name: string;
-            address?: string;
-        };
-        ModelUnloadBody: {
-            node?: string;
-        };
-        NodeBackendBody: {
-            backend?: string;
-        };
-        NodeInstallBody: {
-            backend?: string;
-            backend_galleries?: string;
-            uri?: string;
-            name?: string;
-            alias?: string;
-        };
-        OpRequest: {
-            /** @enum {string} */
-            kind: "install" | "upgrade" | "remove";
-            backend?: string;
-            nodes?: string[];
-            selector?: string;
-            galleries?: string;
-            uri?: string;
-            name?: string;
-            alias?: string;
-            /**
-             * @default {
-             *       "policy": "all",
-             *       "batch": null
-             *     }
-             */
-            roll_out: components["schemas"]["RollOutBody"];
-            force?: boolean;
-            expires_s?: number | null;
-            idempotency_key?: string;
-            dry_run?: boolean;
-        };
-        OpRetryBody: {
-            nodes?: string[];
-        };
-        RegisterRequest: {
-            name?: string;
-            node_type?: string;
-            address?: string;
-            http_address?: string;
-            token?: string;
-            total_vram?: number;
-            available_vram?: number;
-            total_ram?: number | null;
-            available_ram?: number | null;
-            total_disk?: number | null;
-            available_disk?: number | null;
-            gpu_vendor?: string;
-            gpu_compute_capability?: string;
-            capability?: string;
-            max_replicas_per_model?: number;
-            vram_budget?: string;
-            /** @default {} */
-            labels: {
-                [key: string]: string;
-            };
-            machine_id?: string;
-            node_secret?: string;
-            remuda?: components["schemas"]["WorkerIdentity"] | null;
-        };
-        Report: {
-            boot_id?: string;
-            sequence?: number;
-            installed?: components["schemas"]["InstalledArtifact"][];
-            replicas?: components["schemas"]["RunningReplica"][];
-            work?: components["schemas"]["Work"][];
-            stopped?: components["schemas"]["StoppedReplica"][];
-            models_path?: string;
-            model_files?: components["schemas"]["ModelFile"][];
-            model_files_more?: boolean;
-            model_files_cut_off?: components["schemas"]["CutOffFile"][];
-            fetches_files?: boolean;
-            drops_files?: boolean;
-            fetched_bytes?: number;
-            model_files_budget?: string;
-            model_files_partial?: components["schemas"]["ArrivedFile"][];
-            gpu_claimed?: string;
-            gpus?: components["schemas"]["GpuFigures"][];
-        };
-        RollOutBody: {
-            /** @enum {string} */
-            policy?: "all" | "rolling";
-            batch?: number | null;
-        };
-        RunningReplica: {
-            model_id?: string;
-            replica_index?: number;
-            backend?: string;
-            address?: string;
-            state?: string;
-            instance?: string;
-            protocol?: string;
-            restarts?: number;
-            trouble?: string;
-            ram_bytes?: number;
-            vram_bytes?: number;
-        };
-        ScanRequest: {
-            hosts?: string[];
-        };
-        SchedulingBody: {
-            model_name: string;
-            node_selector?: {
-                [key: string]: string;
-            };
-            min_replicas?: number;
-            max_replicas?: number;
-            spread_all?: boolean;
-            route_policy?: string | null;
-            balance_abs_threshold?: number | null;
-            balance_rel_threshold?: number | null;
-            min_prefix_match?: number | null;
-            pinned?: boolean | null;
-            keep_alive?: string | null;
-        };
-        ServerPatch: {
-            url?: string | null;
-            kind?: ("openai" | "ollama" | "anthropic") | null;
-            key?: string | null;
-            prices?: {
-                [key: string]: string;
-            } | null;
-            free?: boolean | null;
-            budget?: string | null;
-            parallel?: number | null;
-            max_tokens?: number | null;
-            unseen?: boolean;
-        };
-        ServerRequest: {
-            url: string;
-            name?: string;
-            kind?: ("openai" | "ollama" | "anthropic") | "auto";
-            key?: string;
-            /** @default {} */
-            prices: {
-                [key: string]: string;
-            };
-            free?: boolean;
-            budget?: string;
-            parallel?: number;
-            max_tokens?: number;
-            unseen?: boolean;
-        };
-        SignIn: {
-            key: string;
-        };
-        StoppedReplica: {
-            model_id?: string;
-            replica_index?: number;
-            instance?: string;
-            why?: string;
-        };
-        VramBudgetBody: {
-            value: string;
-        };
-        Work: {
-            op_id?: string;
-            attempt?: number;
-            kind?: string;
-            phase?: string;
-            backend?: string;
-            percentage?: number;
-        };
-        WorkerIdentity: {
-            version?: string;
-            boot_id?: string;
-        };
-        ChatRequest: {
-            model: string;
-            stream?: boolean | null;
-            stream_options?: components["schemas"]["StreamOptions"] | null;
-            max_tokens?: number | null;
-            temperature?: number | null;
-            top_p?: number | null;
-            top_k?: number | null;
-            min_p?: number | null;
-            typical_p?: number | null;
-            tfz?: number | null;
-            tfs_z?: number | null;
-            mirostat?: number | null;
-            mirostat_tau?: number | null;
-            mirostat_eta?: number | null;
-            n?: number | null;
-            seed?: number | null;
-            stop?: string | string[] | null;
-            frequency_penalty?: number | null;
-            presence_penalty?: number | null;
-            repeat_penalty?: number | null;
-            repeat_last_n?: number | null;
-            n_keep?: number | null;
-            ignore_eos?: boolean | null;
-            logit_bias?: {
-                [key: string]: number;
-            } | null;
-            grammar?: string | null;
-            user?: string | null;
-            metadata?: {
-                [key: string]: string;
-            } | null;
-            messages: components["schemas"]["RequestMessage"][];
-            max_completion_tokens?: number | null;
-            tools?: components["schemas"]["Tool"][] | null;
-            tool_choice?: ("auto" | "none" | "required") | components["schemas"]["NamedTool"] | null;
-            parallel_tool_calls?: boolean | null;
-            response_format?: components["schemas"]["ResponseFormat"] | null;
-            logprobs?: boolean | null;
-            top_logprobs?: number | null;
-            reasoning_effort?: string | null;
-        };
-        StreamOptions: {
-            include_usage?: boolean;
-        };
-        RequestMessage: {
-            /** @enum {unknown} */
-            role: "assistant" | "developer" | "function" | "system" | "tool" | "user";
-            content?: string | components["schemas"]["Part"][] | null;
-            name?: string | null;
-            tool_calls?: components["schemas"]["CalledTool"][] | null;
-            tool_call_id?: string | null;
-            reasoning_content?: string | null;
-            reasoning?: unknown;
-        };
-        Part: {
-            type: string;
-            text?: string;
-            image_url?: unknown;
-            input_audio?: unknown;
-            video_url?: unknown;
-            audio_url?: unknown;
-        };
-        CalledTool: {
-            id?: string;
-            type?: string;
-            /**
-             * @default {
-             *       "name": "",
-             *       "arguments": ""
-             *     }
-             */
-            function: components["schemas"]["CalledFunction"];
-        };
-        CalledFunction: {
-            name?: string;
-            arguments?: string;
-        };
-        Tool: {
-            /** @enum {unknown} */
-            type: "function";
-            function: components["schemas"]["FunctionSpec"];
-        };
-        FunctionSpec: {
-            name: string;
-            description?: string | null;
-            parameters?: unknown;
-            strict?: boolean | null;
-        };
-        NamedTool: {
-            /** @enum {unknown} */
-            type: "function";
-            function: components["schemas"]["NamedFunction"];
-        };
-        NamedFunction: {
-            name: string;
-        };
-        ResponseFormat: {
-            /** @enum {unknown} */
-            type: "json_object" | "json_schema" | "text";
-            json_schema?: components["schemas"]["JsonSchema"] | null;
-        };
-        JsonSchema: {
-            name?: string;
-            schema?: unknown;
-            strict?: boolean | null;
-            description?: string | null;
-        };
-        CompletionRequest: {
-            model: string;
-            stream?: boolean | null;
-            stream_options?: components["schemas"]["StreamOptions"] | null;
-            max_tokens?: number | null;
-            temperature?: number | null;
-            top_p?: number | null;
-            top_k?: number | null;
-            min_p?: number | null;
-            typical_p?: number | null;
-            tfz?: number | null;
-            tfs_z?: number | null;
-            mirostat?: number | null;
-            mirostat_tau?: number | null;
-            mirostat_eta?: number | null;
-            n?: number | null;
-            seed?: number | null;
-            stop?: string | string[] | null;
-            frequency_penalty?: number | null;
-            presence_penalty?: number | null;
-            repeat_penalty?: number | null;
-            repeat_last_n?: number | null;
-            n_keep?: number | null;
-            ignore_eos?: boolean | null;
-            logit_bias?: {
-                [key: string]: number;
-            } | null;
-            grammar?: string | null;
-            user?: string | null;
-            metadata?: {
-                [key: string]: string;
-            } | null;
-            prompt: string | (string | number | number[])[];
-            echo?: boolean | null;
-            suffix?: string | null;
-            logprobs?: number | null;
-            best_of?: number | null;
-        };
-        EmbeddingRequest: {
-            model: string;
-            input: string | (string | number | number[])[];
-            /** @enum {unknown} */
-            encoding_format?: "base64" | "float";
-            dimensions?: number | null;
-            user?: string | null;
-        };
-        RerankBody: {
-            model: string;
-            query: string;
-            documents: (string | components["schemas"]["RankedDocument"])[];
-            top_n?: number | null;
-            return_documents?: boolean | null;
-        };
-        RankedDocument: {
-            text: string;
-        };
-        CohereRerankBody: {
-            model: string;
-            query: string;
-            documents: (string | components["schemas"]["RankedDocument"])[];
-            top_n?: number | null;
-            max_tokens_per_doc?: unknown;
-            priority?: number | null;
-        };
-        TokenizeBody: {
-            model: string;
-            content?: string | null;
-            prompt?: string | null;
-            messages?: unknown;
-            tools?: unknown;
-            add_special_tokens?: boolean | null;
-            add_generation_prompt?: boolean | null;
-            return_token_strs?: boolean | null;
-        };
-        TranscriptionForm: {
-            /** Format: binary */
-            file: string;
-            model: string;
-            language?: string;
-            prompt?: string;
-            /** @enum {unknown} */
-            response_format?: "diarized_json" | "json" | "srt" | "text" | "verbose_json" | "vtt";
-            temperature?: number;
-            timestamp_granularities?: ("segment" | "word")[];
-            stream?: boolean;
-        };
-        TranslationForm: {
-            /** Format: binary */
-            file: string;
-            model: string;
-            prompt?: string;
-            /** @enum {unknown} */
-            response_format?: "json" | "srt" | "text" | "verbose_json" | "vtt";
-            temperature?: number;
-        };
-        SpeechBody: {
-            model: string;
-            input: string;
-            voice?: string | components["schemas"]["NamedVoice"] | null;
-            instructions?: string | null;
-            language?: string | null;
-            response_format?: ("aac" | "flac" | "mp3" | "opus" | "pcm" | "wav") | null;
-            speed?: number | null;
-            stream_format?: ("audio" | "sse") | null;
-            params?: {
-                [key: string]: string;
-            } | null;
-        };
-        NamedVoice: {
-            id: string;
-        };
-        ImageBody: {
-            model: string;
-            prompt: string;
-            n?: number | null;
-            size?: string | null;
-            response_format?: ("b64_json" | "url") | null;
-            stream?: boolean | null;
-            negative_prompt?: string | null;
-            seed?: number | null;
-            step?: number | null;
-            user?: string | null;
-        };
-        ImageEditForm: {
-            image: string[];
-            model: string;
-            prompt: string;
-            n?: number;
-            size?: string;
-            /** @enum {unknown} */
-            response_format?: "b64_json";
-        };
-        ResponsesBody: {
-            model: string;
-            input?: string | components["schemas"]["Item"][] | null;
-            instructions?: string | null;
-            previous_response_id?: string | null;
-            store?: boolean | null;
-            background?: boolean | null;
-            stream?: boolean | null;
-            tools?: components["schemas"]["ToolBody"][] | null;
-            tool_choice?: ("auto" | "none" | "required") | components["schemas"]["ChosenTool"] | null;
-            parallel_tool_calls?: boolean | null;
-            text?: components["schemas"]["TextConfig"] | null;
-            reasoning?: components["schemas"]["ReasoningWish"] | null;
-            max_output_tokens?: number | null;
-            temperature?: number | null;
-            top_p?: number | null;
-            top_logprobs?: number | null;
-            include?: string[] | null;
-            truncation?: ("auto" | "disabled") | null;
-            metadata?: {
-                [key: string]: string;
-            } | null;
-            user?: string | null;
-            safety_identifier?: string | null;
-            prompt_cache_key?: string | null;
-            service_tier?: string | null;
-            conversation?: unknown;
-            prompt?: unknown;
-        };
-        Item: {
-            type?: string | null;
-            id?: string | null;
-            role?: ("assistant" | "developer" | "system" | "user") | null;
-            content?: string | components["schemas"]["ItemPart"][] | null;
-            summary?: components["schemas"]["ItemPart"][] | null;
-            call_id?: string | null;
-            name?: string | null;
-            arguments?: unknown;
-            output?: unknown;
-        };
-        ItemPart: {
-            type: string;
-            text?: string;
-            refusal?: string;
-            image_url?: string | null;
-            file_id?: string | null;
-            input_audio?: unknown;
-        };
-        ToolBody: {
-            type: string;
-            name?: string | null;
-            description?: string | null;
-            parameters?: unknown;
-            strict?: boolean | null;
-        };
-        ChosenTool: {
-            type: string;
-            name?: string | null;
-            mode?: ("auto" | "required") | null;
-            tools?: components["schemas"]["ToolBody"][] | null;
-        };
-        TextConfig: {
-            format?: components["schemas"]["TextFormat"] | null;
-            verbosity?: string | null;
-        };
-        TextFormat: {
-            /** @enum {unknown} */
-            type: "json_object" | "json_schema" | "text";
-            name?: string;
-            schema?: unknown;
-            strict?: boolean | null;
-            description?: string | null;
-        };
-        ReasoningWish: {
-            effort?: string | null;
-            summary?: string | null;
-        };
-        OllamaChat: {
-            model: string;
-            options?: components["schemas"]["Options"] | null;
-            keep_alive?: number | string | null;
-            stream?: boolean | null;
-            format?: unknown;
-            think?: boolean | string | null;
-            logprobs?: boolean | null;
-            top_logprobs?: number | null;
-            messages?: components["schemas"]["OllamaMessage"][] | null;
-            tools?: components["schemas"]["OllamaTool"][] | null;
-        };
-        Options: {
-            num_predict?: number | null;
-            top_k?: number | null;
-            repeat_last_n?: number | null;
-            num_keep?: number | null;
-            seed?: number | null;
-            mirostat?: number | null;
-            temperature?: number | null;
-            top_p?: number | null;
-            min_p?: number | null;
-            typical_p?: number | null;
-            tfs_z?: number | null;
-            repeat_penalty?: number | null;
-            presence_penalty?: number | null;
-            frequency_penalty?: number | null;
-            mirostat_tau?: number | null;
-            mirostat_eta?: number | null;
-            stop?: string | string[] | null;
-        };
-        OllamaMessage: {
-            /** @enum {unknown} */
-            role: "assistant" | "developer" | "function" | "system" | "tool" | "user";
-            content?: string | null;
-            thinking?: string | null;
-            images?: unknown[] | null;
-            tool_calls?: components["schemas"]["OllamaToolCall"][] | null;
-            tool_name?: string | null;
-            tool_call_id?: string | null;
-        };
-        OllamaToolCall: {
-            function: components["schemas"]["OllamaCall"];
-            id?: string | null;
-        };
-        OllamaCall: {
-            name: string;
-            arguments?: unknown;
-        };
-        OllamaTool: {
-            function: components["schemas"]["FunctionSpec"];
-            type?: string | null;
-        };
-        OllamaGenerate: {
-            model: string;
-            options?: components["schemas"]["Options"] | null;
-            keep_alive?: number | string | null;
-            stream?: boolean | null;
-            format?: unknown;
-            think?: boolean | string | null;
-            logprobs?: boolean | null;
-            top_logprobs?: number | null;
-            prompt?: string | null;
-            suffix?: string | null;
-            system?: string | null;
-            template?: string | null;
-            context?: number[] | null;
-            raw?: boolean | null;
-            images?: unknown[] | null;
-        };
-        OllamaEmbed: {
-            model: string;
-            options?: components["schemas"]["Options"] | null;
-            keep_alive?: number | string | null;
-            input: string | string[];
-            truncate?: boolean | null;
-            dimensions?: number | null;
-        };
-        OllamaEmbeddings: {
-            model: string;
-            options?: components["schemas"]["Options"] | null;
-            keep_alive?: number | string | null;
-            prompt?: string | null;
-        };
-        MessagesBody: {
-            model: string;
-            messages: components["schemas"]["InputMessage"][];
-            system?: string | components["schemas"]["TextBlock"][] | null;
-            tools?: components["schemas"]["ClientTool"][] | null;
-            tool_choice?: (components["schemas"]["AutoChoice"] | components["schemas"]["AnyChoice"] | components["schemas"]["ToolNamed"] | components["schemas"]["NoChoice"]) | null;
-            thinking?: components["schemas"]["Thinking"] | null;
-            output_config?: components["schemas"]["OutputConfig"] | null;
-            output_format?: components["schemas"]["OutputFormat"] | null;
-            mcp_servers?: unknown[] | null;
-            container?: unknown;
-            max_tokens: number;
-            stream?: boolean | null;
-            stop_sequences?: string[] | null;
-            temperature?: number | null;
-            top_p?: number | null;
-            top_k?: number | null;
-            metadata?: components["schemas"]["CallerMetadata"] | null;
-        };
-        InputMessage: {
-            /** @enum {unknown} */
-            role: "assistant" | "system" | "user";
-            content: string | (components["schemas"]["TextBlock"] | components["schemas"]["ImageBlock"] | components["schemas"]["DocumentBlock"] | components["schemas"]["SearchResultBlock"] | components["schemas"]["ThinkingBlock"] | components["schemas"]["RedactedThinkingBlock"] | components["schemas"]["ToolUseBlock"] | components["schemas"]["ToolResultBlock"])[];
-        };
-        TextBlock: {
-            /** @enum {unknown} */
-            type: "text";
-            text: string;
-        };
-        ImageBlock: {
-            /** @enum {unknown} */
-            type: "image";
-            source: components["schemas"]["Base64Source"] | components["schemas"]["UrlSource"] | components["schemas"]["FileSource"];
-        };
-        Base64Source: {
-            /** @enum {unknown} */
-            type: "base64";
-            data: string;
-            media_type: string;
-        };
-        UrlSource: {
-            /** @enum {unknown} */
-            type: "url";
-            url: string;
-        };
-        FileSource: {
-            /** @enum {unknown} */
-            type: "file";
-            file_id?: string;
-        };
-        DocumentBlock: {
-            /** @enum {unknown} */
-            type: "document";
-            source: components["schemas"]["TextSource"] | components["schemas"]["ContentSource"] | components["schemas"]["Base64Source"] | components["schemas"]["UrlSource"] | components["schemas"]["FileSource"];
-            title?: string | null;
-            context?: string | null;
-        };
-        TextSource: {
-            /** @enum {unknown} */
-            type: "text";
-            data: string;
-        };
-        ContentSource: {
-            /** @enum {unknown} */
-            type: "content";
-            content: string | (components["schemas"]["TextBlock"] | components["schemas"]["ImageBlock"])[];
-        };
-        SearchResultBlock: {
-            /** @enum {unknown} */
-            type: "search_result";
-            source: string;
-            title: string;
-            content: components["schemas"]["TextBlock"][];
-        };
-        ThinkingBlock: {
-            /** @enum {unknown} */
-            type: "thinking";
-            thinking: string;
-        };
-        RedactedThinkingBlock: {
-            /** @enum {unknown} */
-            type: "redacted_thinking";
-        };
-        ToolUseBlock: {
-            /** @enum {unknown} */
-            type: "tool_use";
-            id: string;
-            name: string;
-            input: unknown;
-        };
-        ToolResultBlock: {
-            /** @enum {unknown} */
-            type: "tool_result";
-            tool_use_id: string;
-            content?: string | (components["schemas"]["TextBlock"] | components["schemas"]["ImageBlock"] | components["schemas"]["DocumentBlock"] | components["schemas"]["SearchResultBlock"] | components["schemas"]["ToolReferenceBlock"])[] | null;
-            is_error?: boolean | null;
-        };
-        ToolReferenceBlock: {
-            /** @enum {unknown} */
-            type: "tool_reference";
-            tool_name?: string;
-        };
-        ClientTool: {
-            name: string;
-            input_schema?: unknown;
-            description?: string | null;
-            type?: string | null;
-            strict?: boolean | null;
-        };
-        AutoChoice: {
-            /** @enum {unknown} */
-            type: "auto";
-            disable_parallel_tool_use?: boolean | null;
-        };
-        AnyChoice: {
-            /** @enum {unknown} */
-            type: "any";
-            disable_parallel_tool_use?: boolean | null;
-        };
-        ToolNamed: {
-            /** @enum {unknown} */
-            type: "tool";
-            name: string;
-            disable_parallel_tool_use?: boolean | null;
-        };
-        NoChoice: {
-            /** @enum {unknown} */
-            type: "none";
-        };
-        Thinking: {
-            /** @enum {unknown} */
-            type: "adaptive" | "between_tools" | "disabled" | "enabled";
-            display?: ("omitted" | "summarized") | null;
-        };
-        OutputConfig: {
-            effort?: ("high" | "low" | "max" | "medium" | "xhigh") | null;
-            format?: components["schemas"]["OutputFormat"] | null;
-        };
-        OutputFormat: {
-            /** @enum {unknown} */
-            type: "json_schema";
-            schema: unknown;
-        };
-        CallerMetadata: {
-            user_id?: string | null;
-        };
-        CountTokensBody: {
-            model: string;
-            messages: components["schemas"]["InputMessage"][];
-            system?: string | components["schemas"]["TextBlock"][] | null;
-            tools?: components["schemas"]["ClientTool"][] | null;
-            tool_choice?: (components["schemas"]["AutoChoice"] | components["schemas"]["AnyChoice"] | components["schemas"]["ToolNamed"] | components["schemas"]["NoChoice"]) | null;
-            thinking?: components["schemas"]["Thinking"] | null;
-            output_config?: components["schemas"]["OutputConfig"] | null;
-            output_format?: components["schemas"]["OutputFormat"] | null;
-            mcp_servers?: unknown[] | null;
-            container?: unknown;
-        };
-        ModelList: {
-            data: components["schemas"]["ListedModel"][];
-            object?: string;
-        };
-        ListedModel: {
-            id: string;
-            created: number;
-            object?: string;
-            owned_by?: string;
-        };
-        ErrorAnswer: {
-            error: components["schemas"]["ErrorDetails"];
-            loading?: components["schemas"]["LoadingState"];
-        };
-        ErrorDetails: {
-            message: string;
-            type: string;
-            param: string | null;
-            code: string;
-            details?: string[];
-        };
-        LoadingState: {
-            model: string;
-            state: string;
-            progress: number;
-            bytes_sent: number;
-            total_bytes: number;
-            file_index: number;
-            total_files: number;
-            node?: string;
-            eta_seconds?: number;
-        };
-        AnthropicError: {
-            error: components["schemas"]["ErrorObject"];
-            type?: string;
-        };
-        ErrorObject: {
-            type: string;
-            message: string;
-            details: components["schemas"]["ErrorCause"];
-        };
-        ErrorCause: {
-            error_code: string;
-            param?: string;
-            reasons?: string[];
-        };
-        CohereError: {
-            message: string;
-            code: string;
-        };
-        OllamaModels: {
-            models: components["schemas"]["OllamaListed"][];
-        };
-        OllamaListed: {
-            name: string;
-            model: string;
-            modified_at: string;
-            details: components["schemas"]["OllamaDetails"];
-            size?: number;
-            digest?: string;
-        };
-        OllamaDetails: {
-            format?: string;
-            family?: string;
-            families?: string[];
-            parameter_size?: string;
-            quantization_level?: string;
-            parent_model?: string;
-        };
-        OllamaLoadedModels: {
-            models: components["schemas"]["OllamaLoaded"][];
-        };
-        OllamaLoaded: {
-            name: string;
-            model: string;
-            details: components["schemas"]["OllamaDetails"];
-            expires_at: string;
-            size?: number;
-            size_vram?: number;
-            context_length?: number;
-            digest?: string;
-        };
-        OllamaShown: {
-            modified_at: string;
-            details: components["schemas"]["OllamaDetails"];
-            model_info: {
-                [key: string]: string | number;
-            };
-            capabilities: string[];
-            parameters?: string;
-            template?: string;
-            system?: string;
-        };
-        OllamaVersion: {
-            version: string;
-            remuda: string;
-        };
-        OllamaNamed: {
-            model?: string;
-            name?: string;
-        };
-        OllamaPulled: {
-            model?: string;
-            name?: string;
-            stream?: boolean | null;
-        };
-        OllamaProgress: {
-            status: string;
-            digest?: string;
-            total?: number;
-            completed?: number;
-        };
-        OllamaError: {
-            error: string;
         };
     };
     responses: never;

@@ -16,13 +16,18 @@ export function standing(node: Node): Standing {
   const status = node.status ?? '';
   const facts = node.remuda;
   const left = facts?.reachability === 'departed' && status === 'offline';
-  if (left) return { word: 'stopped', tone: 'idle', reasons: facts.reasons ?? [] };
-  if (facts?.joining && status === 'unhealthy') return { word: 'joining', tone: 'busy', reasons: facts.reasons ?? [] };
+  if (left) return { word: 'stopped', tone: 'idle', reasons: reasonsOf(node) };
+  if (facts?.joining && status === 'unhealthy') return { word: 'joining', tone: 'busy', reasons: reasonsOf(node) };
   return {
     word: status === 'draining' && facts?.leaving ? 'shutting down' : (WORDS[status] ?? status) || 'unknown',
     tone: TONES[status] ?? 'idle',
-    reasons: facts?.reasons ?? [],
+    reasons: reasonsOf(node),
   };
+}
+
+/** The frontend's words, without the commands for what has a button here. */
+export function reasonsOf(node: Node | undefined): readonly string[] {
+  return (node?.remuda?.reasons ?? []).map((reason) => reason.replace(/: remuda nodes (approve|resume) .*$/, ''));
 }
 
 /** When the figures of a machine were true that is not heard; empty while they are of now. */

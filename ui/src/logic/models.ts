@@ -32,6 +32,12 @@ export function removal(plan: RemovalPlan): { lost: string[]; kept: string[] } {
   return { lost, kept };
 }
 
+/** What saving another configuration unloads, by where it is. */
+export function replacedBySaving(replicas: Iterable<Replica>, model: string): string[] {
+  const there = [...replicas].filter((one) => one.model === model && ['loaded', 'loading', 'staging'].includes(one.state ?? ''));
+  return there.map((one) => `the replica on ${one.node || one.node_id}${one.in_flight ? `, with ${count(one.in_flight, 'request')} in flight` : ''}`);
+}
+
 export const PINNED = 'Never unloaded, neither when idle nor to make room; its files stay where they are.';
 
 export interface Fit {

@@ -1,6 +1,7 @@
 /** Operations and their steps, as pages show them. Pure. */
 import type { Node, Operation, Step } from '../api/messages';
 import { count } from './format';
+import { reasonsOf } from './machines';
 import type { Tone } from './tones';
 
 const FINAL = new Set(['succeeded', 'failed', 'cancelled']);
@@ -21,7 +22,8 @@ const VERBS: Record<string, [doing: string, done: string]> = {
 
 export function subject(operation: Operation): string {
   const model = /load|model/.test(operation.kind ?? '') ? operation.model : '';
-  return model || operation.name || operation.backend || operation.uri || operation.id;
+  // Of GALLERY@NAME people know the name.
+  return model || operation.name || operation.backend?.split('@').at(-1) || operation.uri || operation.id;
 }
 
 export function title(operation: Operation): string {
@@ -54,7 +56,21 @@ export interface StepPill {
 
 export const BUSY_TITLE = 'The reply timed out, but the worker may still be at work: it continues, and the result is shown when it is heard.';
 
-const PHASES: Record<string, string> = { resolving: 'starting', staging: 'copying files' };
+const PHASES: Record<string, string> = {
+  resolving: 'looking it up',
+  extracting: 'unpacking',
+  hashing: 'checking files',
+  staging: 'copying files',
+  apply: 'at work',
+  prove: 'starting it',
+  roll_back: 'rolling back',
+};
+
+/** What a step at work is at, for people. */
+export function phaseWord(step: Step): string {
+  const phase = step.progress?.phase || step.stage || 'downloading';
+  return PHASES[phase] ?? phase;
+}
 
 /** queued, downloading, worker busy, done, failed, skipped, cancelled. */
 export function pill(step: Step): StepPill {
@@ -72,16 +88,25 @@ export function pill(step: Step): StepPill {
         ? { word: 'waits to retry', tone: 'warn', title: step.problem?.message ?? '' }
         : { word: 'queued', tone: 'idle', title: step.reason ?? '' };
   }
-  if (step.wire_status === 'running_on_worker') return { word: 'worker busy', tone: 'warn', title: BUSY_TITLE };
-  const phase = step.progress?.phase || step.stage || 'downloading';
-  return { word: PHASES[phase] ?? phase, tone: 'busy', title: '' };
+  if (step.wire_status === 'running_on_worker' && !step.reason) return { word: 'worker busy', tone: 'warn', title: BUSY_TITLE };
+  return { word: phaseWord(step), tone: 'busy', title: '' };
 }
 
-/** Why nothing can happen on the machine of a running step; empty while it is heard. */
+/** Why nothing can happen on the machine of a running step; empty while it is heard. The frontend holds its attempt open until
+ * then, with the reason beside it; that of the machine is younger. One that is drained still works on what it has begun. */
 export function away(step: Step, node: Node | undefined): string {
-  if (step.state !== 'running' || node?.status !== 'offline') return '';
-  const reasons = node.remuda?.reasons ?? [];
-  return `${['the machine is offline', ...reasons].join(': ')}; this goes on when it is back`;
+  if (step.state !== 'running') return '';
+  const reasons = reasonsOf(node).join('; ');
+  if (node?.status === 'offline') return `${['the machine is offline', reasons].filter(Boolean).join(': ')}; this goes on when it is back`;
+  const heard = step.progress && !step.progress.age_s;
+  if (!step.reason || heard || node?.status === 'draining') return '';
+  return reasons ? `${reasons}; this goes on when it is back` : step.reason;
+}
+
+/** How long until the next try of a step that waits for it, in seconds; 0 when it does not, or that is not known. */
+export function nextTryIn(step: Step, nowMs: number): number {
+  if (step.state !== 'pending' || !step.failures || !step.not_before) return 0;
+  return Math.max(0, Math.ceil((Date.parse(step.not_before) - nowMs) / 1000));
 }
 
 /** By name, so that no row moves while its machine gets on. */
@@ -107,8 +132,7 @@ export function newestFirst(a: Operation, b: Operation): number {
 export function summary(operation: Operation): string {
   const counts = operation.counts ?? {};
   const all = Object.values(counts).reduce((sum, one) => sum + one, 0);
-  if (all === 0) return operation.message ?? '';
-  if (all === 1) return operation.message ?? '';
+  if (all <= 1) return (operation.message ?? '').replace(/^(\d+ of \d+) node(s?) done/, '$1 machine$2 done');
   const parts = [`${counts['succeeded'] ?? 0} of ${count(all, 'machine')} done`];
   for (const state of ['failed', 'skipped', 'cancelled']) if (counts[state]) parts.push(`${counts[state]} ${state}`);
   return parts.join(', ');

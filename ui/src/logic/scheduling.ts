@@ -45,7 +45,7 @@ const DOING: Record<string, string> = { unload: 'Unload', copy: 'Copy', install:
 export function stepLine(step: NonNullable<Plan['steps']>[number]): string {
   const size = step.size_bytes ? bytes(step.size_bytes) : '';
   const what = { unload: step.what, copy: `${size || 'its files'} from ${step.what}`, install: `the backend ${step.what}`, load: size ? `${size} into the backend` : 'it' }[step.action] ?? step.what;
-  const time = step.seconds === null || step.seconds === undefined ? 'how long is not known' : `about ${duration(step.seconds)}${step.bytes_per_s ? ` at ${rate(step.bytes_per_s)}` : ''}`;
+  const time = step.seconds === null || step.seconds === undefined ? 'how long is not known' : `about ${duration(step.seconds)}${step.bytes_per_s ? ` at ${rate(step.bytes_per_s)}` : step.measured_elsewhere ? ', as on other machines' : ', as before on this machine'}`;
   return `${DOING[step.action] ?? step.action} ${what} (${time})`;
 }
 

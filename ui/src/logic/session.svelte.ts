@@ -43,7 +43,8 @@ class SessionState {
   async signOut(): Promise<void> {
     this.#leaving = true;
     try {
-      await remove('/api/session');
+      // The sign-in first: what the pages show is gone with the connection, and they would ask for it.
+      this.value = await remove<Session>('/api/session');
       live.forget();
     } catch (error) {
       actions.say('bad', `Signing out failed: ${sentence(error)}`);
