@@ -9,7 +9,7 @@ for, and one of the two has to be gone by `nvidia-smi` before it is loaded. Anot
 program that keeps the GPU busy. The last one, which has measured nothing, is given the same room as the
 first, to show what the estimate would have allowed: with options that no header tells, such as
 
-    --context 32768 --server-options="--flash-attn on --cache-type-k q4_0 --cache-type-v q4_0"
+    --context 32768 --server-options="--flash-attn off --cache-type-k q4_0 --batch-size 64 --ubatch-size 64"
 
 the estimate is far above what is taken, and two fit only by the measured figure.
 """

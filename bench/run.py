@@ -35,9 +35,9 @@ from tests.support.nats_servers import connected, plain_server
 from remuda.bus.client import Bus
 from remuda.core.ids import NodeId
 from remuda.core.log import configure
-from remuda.host import tether
 from remuda.host.children import LaunchSpec, running
 from remuda.host.ports import free_port
+from remuda.host.process_family import tied
 from remuda.rpc import backend_pb2 as pb
 from remuda.rpc.backend_pb2_grpc import BackendStub
 from remuda.wire import subjects
@@ -185,12 +185,12 @@ async def _where_it_goes(worker: BenchWorker, rounds: int) -> None:
     asked = [(await worker.ask(subjects.models_running)).seconds for _ in range(rounds)]
     again = [(await worker.install("echo", "first")).seconds for _ in range(rounds)]
     listed = [(await worker.ask(subjects.backend_list)).seconds for _ in range(rounds)]
-    tied = [_seconds_of(tether.tied(["/bin/true"])) for _ in range(rounds)]
+    through_tether = [_seconds_of(tied(["/bin/true"])) for _ in range(rounds)]
     plain = statistics.median(_seconds_of(["/bin/true"]) for _ in range(rounds))
     print(f"    a question over the bus      {_spread(asked)}")
     print(f"    install of what runs already {_spread(again)}")
     print(f"    a list of what is installed  {_spread(listed)}")
-    print(f"    tying it to the worker       {_spread([seconds - plain for seconds in tied])}")
+    print(f"    tying it to the worker       {_spread([seconds - plain for seconds in through_tether])}")
 
 
 def _seconds_of(command: Sequence[str]) -> float:

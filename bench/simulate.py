@@ -1,8 +1,9 @@
 """Runs many simulated fleets, or shows one: python -m bench.simulate --seeds 20000 --jobs 2
 
 With --of operations it is installing, upgrading and removing that is simulated, with --of serving it is
-loading, answering and unloading, and with --of hour that on twenty machines for an hour. A seed that fails is
-printed with its last events. The same seed can be looked at again with --seed N --trace.
+loading, answering and unloading, with --of dense all that can happen to that in little time, with --of hour
+an hour on twenty machines, and with --of day a day on three hundred. A seed that fails is printed with its
+last events. The same seed can be looked at again with --seed N --trace.
 """
 
 import argparse
@@ -24,7 +25,9 @@ STORIES: dict[str, Callable[[int], Outcome]] = {
     "fleet": run_seed,
     "operations": operations.run_seed,
     "serving": serving.run_seed,
+    "dense": serving.run_dense,
     "hour": serving.run_hour,
+    "day": serving.run_day,
 }
 _LAST_EVENTS = 40
 _CHUNK = 25
