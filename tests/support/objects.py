@@ -5,8 +5,8 @@ from datetime import datetime
 from typing import IO
 
 from remuda.core.errors import NotFound
+from remuda.s3.account import StorageFailed
 from remuda.s3.client import ObjectChanged, ObjectFacts
-from remuda.s3.requests import StorageFailed
 
 
 class MemoryStorage:

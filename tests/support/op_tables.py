@@ -13,7 +13,7 @@ from remuda.store.fleet_rows import insert_node
 from tests.support.clocks import START, HostClock
 from tests.support.inline_database import driver_connection, migrated_in_memory
 from tests.support.nodes import node
-from tests.support.remembered_reads import Answers
+from tests.support.remembered_reads import Answers, Statements
 
 NODES_MOST = 50
 
@@ -99,10 +99,10 @@ class UnloadRow(NamedTuple):
 
 
 class Tables:
-    def __init__(self, connections: Connections, clock: HostClock) -> None:
+    def __init__(self, connections: Connections, statements: Statements, clock: HostClock) -> None:
         self.connections = connections
         self._connection = driver_connection(connections)
-        self.answers = Answers(self._connection, clock.now)
+        self.answers = Answers(self._connection, statements, clock.now)
 
     def operations(self, after: int = 0) -> list[OperationRow]:
         return [
@@ -128,6 +128,10 @@ class Tables:
         found = self._rows(_UNLOADS, after)
         return [UnloadRow(number, ReplicaKey(model, index), why) for number, model, index, why in found]
 
+    def asked_by(self, op: OpId) -> str:
+        [(who,)] = self._rows("SELECT asked_by FROM operations WHERE id = ?", op)
+        return str(who)
+
     def models(self) -> dict[str, str]:
         """Their configurations, by name."""
         return dict(self._rows("SELECT name, text FROM models"))
@@ -152,18 +156,18 @@ def node_id(number: int) -> NodeId:
 
 
 @cache
-def _prepared() -> tuple[Connections, bytes]:
+def _prepared(nodes: int) -> tuple[Connections, Statements, bytes]:
     """Migrated and filled with nodes once per process; each seed begins with a copy."""
     connections = migrated_in_memory(HostClock())
     with connections.writing.connect() as connection, connection.begin():
-        for number in range(NODES_MOST):
+        for number in range(nodes):
             insert_node(
                 connection, node(id=node_id(number), name=f"n{number:02}", created_at=START, labels={})
             )
-    return connections, driver_connection(connections).serialize()
+    return connections, Statements(connections.pool), driver_connection(connections).serialize()
 
 
-def fresh_tables(clock: HostClock) -> Tables:
-    connections, image = _prepared()
+def fresh_tables(clock: HostClock, nodes: int = NODES_MOST) -> Tables:
+    connections, statements, image = _prepared(max(nodes, NODES_MOST))
     driver_connection(connections).deserialize(image)
-    return Tables(replace(connections, now=lambda _: clock.now()), clock)
+    return Tables(replace(connections, now=lambda _: clock.now()), statements, clock)

@@ -11,7 +11,7 @@ import anyio.lowlevel
 
 from remuda.core.errors import ChildFailed
 from remuda.wire.process_keys import ProcessKey
-from remuda.worker.processes.model import ProcessCommand, Recipe
+from remuda.worker.processes.model import HealthResult, ProcessCommand, Recipe
 from remuda.worker.processes.ports import PortListener
 
 CALL_S = 0.005  # What a call to a backend takes, on whatever clock.
@@ -36,13 +36,6 @@ class Script:
     port_taken: bool = False  # By another program, which answers as a backend does, as soon as it starts.
     refuses_to_free: str = ""
     cannot_start: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Said:
-    healthy: bool
-    refused: bool = False
-    words: str = ""
 
 
 @dataclass(eq=False)
@@ -155,24 +148,24 @@ class ScriptedMachine:
 
     # Backends.
 
-    async def health(self, port: int, recipe: Recipe) -> Said:
+    async def health(self, port: int, recipe: Recipe) -> HealthResult:
         await anyio.sleep(CALL_S)
         if port in self.foreign_ports:
-            return Said(True)
+            return HealthResult(True)
         process = next((process for process in self.alive if process.port == port), None)
         if process is None or process.script.listens_elsewhere:
-            return Said(False, refused=True, words="connection refused")
+            return HealthResult(False, refused=True, words="connection refused")
         script, age_s = process.script, process.age_s
         if script.closes_port_s is not None and age_s >= script.closes_port_s:
-            return Said(False, refused=True, words="connection refused")
+            return HealthResult(False, refused=True, words="connection refused")
         if script.ready_s is None or age_s < script.ready_s:
-            return Said(False, refused=True, words="connection refused")
+            return HealthResult(False, refused=True, words="connection refused")
         process.looks += 1
         if process.looks in script.refused_looks:
-            return Said(False, refused=True, words="connection refused")
+            return HealthResult(False, refused=True, words="connection refused")
         if script.silent[0] <= age_s < script.silent[1]:
-            return Said(False, words="no answer within 2 s")
-        return Said(True)
+            return HealthResult(False, words="no answer within 2 s")
+        return HealthResult(True)
 
     async def free(self, port: int, recipe: Recipe) -> str:
         process = next((process for process in self.alive if process.port == port), None)

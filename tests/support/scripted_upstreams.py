@@ -17,7 +17,7 @@ from remuda.core.clock import SystemClock
 from remuda.core.entropy import SystemEntropy
 from remuda.core.errors import NoCapacity
 from remuda.core.ids import NodeId, ReplicaKey
-from remuda.gateway.client_apis import inference_routes
+from remuda.gateway.client_apis import inference_routes, requests_shut_out
 from remuda.gateway.inference.api import InferenceRoutes
 from remuda.gateway.inference.link_fetch import LinkFetcher
 from remuda.gateway.inference.request_records import InferenceFigures
@@ -27,6 +27,7 @@ from remuda.gateway.responses.keeper import ResponseKeeper
 from remuda.gateway.server import serve
 from remuda.gateway.services import Access, Inference, Metering, Services
 from remuda.gateway.sessions import Sessions
+from remuda.gateway.shut_out import RequestsShutOut
 from remuda.inference.answers import (
     NOTHING,
     AnswerFormat,
@@ -292,6 +293,8 @@ class Gateway:
     running: Running
     clock: ForwardClock
     door: InferenceRoutes
+    shut_out: RequestsShutOut
+    sessions: Sessions
     models: "ScriptedModels"
     decisions: DecisionLog
     port: int = 0
@@ -340,6 +343,7 @@ def gateway(
     console, models = _Console(Sessions("", keyring, ended, clock, entropy)), ScriptedModels()
     metering = metering_in_memory(keyring, clock)
     few = _Few(access, keyring, metering, entropy, console, _Serving(models))
+    shut_out = requests_shut_out(cast(Services, few), inference)
     door = inference_routes(_nothing_here, cast(Services, few), inference, clock)
     return Gateway(
         tables,
@@ -352,6 +356,8 @@ def gateway(
         running,
         clock,
         door,
+        shut_out,
+        console.sessions,
         models,
         inference.decisions,
     )
@@ -395,6 +401,7 @@ async def serving(served: Gateway) -> AsyncIterator[Gateway]:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         async with anyio.create_task_group() as tasks:
             await tasks.start(served.metering.limits.run)
+            await tasks.start(served.shut_out.run)
             await tasks.start(serve, served.door, listener)
             yield replace(served, port=listener.getsockname()[1])
             tasks.cancel_scope.cancel()

@@ -169,16 +169,19 @@ class KeyRing:
 
     def holder(self, secret: str) -> ApiKey | None:
         """Whose key this is; None where it is not an active key."""
-        key = self._by_digest.get(digest(secret)) if secret else None
-        if key is not None and key is not self._local:
-            self._used.add(key.id)
-        return key
+        return self._in_use(self._by_digest.get(digest(secret)) if secret else None)
 
     def by_id(self, key_id: str) -> ApiKey | None:
         """None where it is not an active key."""
-        key = self._by_id.get(key_id)
-        if key is not None and key is not self._local:
-            self._used.add(key_id)
+        return self._in_use(self._by_id.get(key_id))
+
+    def _in_use(self, key: ApiKey | None) -> ApiKey | None:
+        """None where it has expired since the keys were last looked at."""
+        if key is None or key is self._local:
+            return key
+        if key.terms.expires_at is not None and key.terms.expires_at <= self._clock.now():
+            return None
+        self._used.add(key.id)
         return key
 
     def trouble(self, secret: str) -> str:

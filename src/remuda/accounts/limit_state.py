@@ -1,14 +1,16 @@
-"""What callers get to know of the limits of their keys: how they stand, and that they are reached. Pure."""
+"""How the limits of a key stand, and that one is reached, as its callers see it. Pure."""
 
 from datetime import datetime
-from typing import NamedTuple
+
+from msgspec import Struct
 
 from remuda.accounts.budgets import LimitKind
 from remuda.core.errors import RemudaError
 
 
-class LimitState(NamedTuple):
-    """How one limit stands, for headers. `resets_in_s`: until all of it is there again."""
+class LimitState(Struct, frozen=True):
+    """How one limit stands, for headers. `resets_in_s`: until all of it is there again. Made for every
+    request, for which a NamedTuple takes twice as long."""
 
     of_requests: bool  # Else of tokens.
     limit: int

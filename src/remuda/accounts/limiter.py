@@ -7,11 +7,12 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
 
 import anyio
 import structlog
 from anyio.abc import TaskStatus
+from msgspec import Struct
 
 from remuda.accounts.budgets import ALWAYS, QUOTAS, Lease, LeaseClaim, LimitKind, LimitSpan, limits_of
 from remuda.accounts.keys import ApiKey
@@ -38,7 +39,7 @@ class LeaseStore(Protocol):
         ...
 
 
-class Charge(NamedTuple):
+class Charge(Struct, frozen=True):
     """What was set aside for one request: of each of `shares`, in which span, and how much."""
 
     key: str
@@ -58,9 +59,9 @@ class Shares:
         self.spans = tuple(share.span for share in every)
         self._until = min((span.ends for span in self.spans), default=ALWAYS.ends)
         kinds = {share.kind: share for share in every}
-        told = (tuple(kinds[kind] for kind in some if kind in kinds) for some in _TOLD)
-        self.told = tuple(some for some in told if some)
-        """Of those in a tuple, clients are told of one."""
+        shown = (tuple(kinds[kind] for kind in some if kind in kinds) for some in _SHOWN)
+        self.shown = tuple(some for some in shown if some)
+        """Of those in a tuple, clients see one."""
 
     def at(self, now: datetime) -> None:
         """Begin new spans where the last ones are over."""
@@ -74,9 +75,17 @@ class Shares:
         """Those of which not enough is set aside."""
         return [share for share in self.every if not share.has(1 if share.of_requests else tokens)]
 
-    def spend(self, tokens: int) -> tuple[int, ...]:
-        """What was set aside of each."""
-        return tuple([share.spend(1 if share.of_requests else tokens) for share in self.every])
+    def take(self, tokens: int) -> tuple[int, ...] | None:
+        """What was set aside of each; None: of some there is not enough, and nothing was."""
+        taken = list[int]()
+        for share in self.every:
+            cost = share.take(1 if share.of_requests else tokens)
+            if cost is None:
+                for before, cost in zip(self.every, taken, strict=False):
+                    before.give_back(cost)
+                return None
+            taken.append(cost)
+        return tuple(taken)
 
 
 @dataclass(slots=True)
@@ -109,13 +118,23 @@ class KeyLimits:
     async def admit(self, key: ApiKey, prompt_tokens: int, answer_tokens: int | None) -> Charge:
         """Set aside what the request may take. LimitReached where the key may not take it. `answer_tokens`:
         None where the answer is not bounded."""
+        charge = self.admit_at_once(key, prompt_tokens, answer_tokens)
+        if charge is not None:
+            return charge
         state = self._state(key)
-        shares = state.shares
-        tokens = prompt_tokens + (math.ceil(state.typical) if answer_tokens is None else answer_tokens)
-        if shares.short(tokens):
-            await self._when_leased(state, tokens)
-        set_aside = shares.spend(tokens)
-        return Charge(key.id, shares, shares.spans, set_aside, prompt_tokens, answer_tokens is None)
+        tokens = _tokens(state, prompt_tokens, answer_tokens)
+        await self._when_leased(state, tokens)
+        set_aside = state.shares.take(tokens)
+        assert set_aside is not None, "so much was found"
+        return _charge(key, state, set_aside, prompt_tokens, answer_tokens)
+
+    def admit_at_once(self, key: ApiKey, prompt_tokens: int, answer_tokens: int | None) -> Charge | None:
+        """What `admit` returns, where it need not wait, as it nearly never has to; else None."""
+        state = self._state(key)
+        set_aside = state.shares.take(_tokens(state, prompt_tokens, answer_tokens))
+        if set_aside is None:
+            return None
+        return _charge(key, state, set_aside, prompt_tokens, answer_tokens)
 
     def settle(self, charge: Charge, tokens: int, answer_tokens: int) -> None:
         """The request is over, and took so many tokens altogether."""
@@ -124,17 +143,19 @@ class KeyLimits:
                 share.settle(span, set_aside, tokens)
             elif share.kind is LimitKind.CONCURRENT_REQUESTS:
                 share.settle(span, set_aside, 0)
+                if share.withholds:
+                    self._asked.set()
         state = self._keys.get(charge.key)
         if state is not None and charge.open_ended and answer_tokens:
             state.typical = max(float(answer_tokens), _SLOWLY * state.typical)
 
     def standing(self, key_id: str) -> Sequence[LimitState]:
-        """How the limits of a key stand that clients are told of, for a request that was just admitted or
+        """How the limits of a key stand that clients see, for a request that was just admitted or
         refused: one on requests, and one on tokens."""
         state = self._keys.get(key_id)
         if state is None:
             return []
-        return [_standing(_told(shares), state.seen_at) for shares in state.shares.told]
+        return [_standing(shares, state.seen_at) for shares in state.shares.shown]
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         task_status.started()
@@ -227,6 +248,7 @@ class KeyLimits:
         if self._waiting >= limits.KEY_CLAIMS_WAITING_MAX:
             raise self._refusal(state, shares.short(tokens), tokens)
         deadline_s = self._clock.monotonic() + limits.KEY_CLAIM_S
+        looks = 0
         wanted = [(share, share.cost(1 if share.of_requests else tokens)) for share in shares.every]
         self._waiting += 1
         for share, cost in wanted:
@@ -238,13 +260,15 @@ class KeyLimits:
                 if not (short := shares.short(tokens)):
                     return
                 left_s = deadline_s - self._clock.monotonic()
-                if any(share.refused(self._now()) for share in short):
+                refused_by = [share for share in short if share.refused(self._now())]
+                if refused_by and looks >= max(share.looks for share in refused_by):
                     raise self._refusal(state, short, tokens)
                 if left_s <= 0:
                     raise Unavailable(_UNKNOWN, hint="try again; remuda doctor looks at the database")
                 self._asked.set()
                 with anyio.move_on_after(left_s):
                     await self._answered.wait()
+                looks += 1
         finally:
             self._waiting -= 1
             for share, cost in wanted:
@@ -261,31 +285,44 @@ class KeyLimits:
         return made(_words(state.name, share, tokens), share.kind, wait_s, hint=hint)
 
 
+def _tokens(state: _KeyState, prompt_tokens: int, answer_tokens: int | None) -> int:
+    return prompt_tokens + (math.ceil(state.typical) if answer_tokens is None else answer_tokens)
+
+
+def _charge(
+    key: ApiKey,
+    state: _KeyState,
+    set_aside: tuple[int, ...],
+    prompt_tokens: int,
+    answer_tokens: int | None,
+) -> Charge:
+    shares = state.shares
+    return Charge(key.id, shares, shares.spans, set_aside, prompt_tokens, answer_tokens is None)
+
+
 def _resets_in_s(share: LimitShare, now: datetime) -> float:
     if share.kind is LimitKind.CONCURRENT_REQUESTS:
         return _UNDER_WAY_S
     return max((share.span.ends - now).total_seconds(), 0.0)
 
 
-_TOLD: Final = (  # Of each the first that there is, or the longest that is used up.
+_SHOWN: Final = (  # Of each the first that there is, or the longest that is used up.
     (LimitKind.REQUESTS_PER_MINUTE, LimitKind.CONCURRENT_REQUESTS),
     (LimitKind.TOKENS_PER_MINUTE, LimitKind.TOKENS_PER_DAY, LimitKind.TOKENS_PER_MONTH),
 )
 
 
-def _told(shares: Sequence[LimitShare]) -> LimitShare:
+def _standing(shares: Sequence[LimitShare], now: datetime) -> LimitState:
+    """Of the longest that is used up, else of the first."""
     for share in reversed(shares):
-        if not share.remaining:
-            return share
-    return shares[0]
-
-
-def _standing(share: LimitShare, now: datetime) -> LimitState:
-    ends = share.span.ends
+        remaining = share.remaining
+        if not remaining:
+            break
     if share.span is ALWAYS:
-        return LimitState(share.of_requests, share.limit, share.remaining, _UNDER_WAY_S, now)
+        return LimitState(share.of_requests, share.limit, remaining, _UNDER_WAY_S, now)
+    ends = share.span.ends
     left_s = (ends - now).total_seconds()
-    return LimitState(share.of_requests, share.limit, share.remaining, left_s if left_s > 0 else 0.0, ends)
+    return LimitState(share.of_requests, share.limit, remaining, left_s if left_s > 0 else 0.0, ends)
 
 
 _PER: Final[Mapping[LimitKind, str]] = {

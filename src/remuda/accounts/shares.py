@@ -23,7 +23,11 @@ from remuda.accounts.budgets import (
 _CREDIT_PART: Final = 40
 _AHEAD_PART: Final = 50  # Of a limit, so much is set aside beyond what was used lately.
 _CERTAIN: Final = timedelta(seconds=1)  # For so long it is believed that there is no more.
-_RENEW: Final = timedelta(seconds=5)  # What is in flight is told so often, also without a change.
+_SEATS_CERTAIN: Final = timedelta(seconds=0.25)  # A request may be over at any time.
+_SEAT_LOOKS: Final = 3  # Into the store, before it is believed that others use all of them.
+_IDLE_SEATS_PART: Final = 8  # Of what may be under way at once, the most that all frontends hold unused.
+_SCARCE_PART: Final = 4  # With less than this part of it left to all, what is not needed is not kept.
+_RENEW: Final = timedelta(seconds=5)  # What is in flight is announced so often, also without a change.
 _QUOTA_AWAY_PART: Final = 10  # Of a quota whose rest is unknown, spent while the store is away.
 
 
@@ -83,16 +87,31 @@ class LimitShare:
 
     def refused(self, now: datetime) -> bool:
         """Whether it is certain enough that there is no more: asking the store again would be for nothing."""
-        return self._away or (
-            self._told_at is not None and now - self._told_at < _CERTAIN and self._free <= 0
-        )
+        certain = _SEATS_CERTAIN if self.kind is LimitKind.CONCURRENT_REQUESTS else _CERTAIN
+        return self._away or (self._told_at is not None and now - self._told_at < certain and self._free <= 0)
 
-    def spend(self, amount: int) -> int:
-        """What was set aside."""
+    @property
+    def looks(self) -> int:
+        """How often the store is asked for one request before it is refused: a seat that was just given up on
+        another frontend is on its way back."""
+        shared = self.kind is LimitKind.CONCURRENT_REQUESTS and self._holders > 1
+        return _SEAT_LOOKS if shared and not self._away else 0
+
+    def take(self, amount: int) -> int | None:
+        """What was set aside; None: there is not enough, and nothing was."""
         cost = amount if amount < self.limit else self.limit
-        self.spent += cost
+        spent = self.spent + cost
+        known = self._told_at is not None and not self._away
+        if spent > (self._allowed if known else self._ceiling()):
+            return None
+        self.spent = spent
         self._taken += cost
         return cost
+
+    def give_back(self, cost: int) -> None:
+        """What was just taken, for a request that another limit does not let in."""
+        self.spent -= cost
+        self._taken -= cost
 
     def settle(self, span: LimitSpan, set_aside: int, took: int) -> None:
         """A request that had so much set aside in that span is over, and took this. What it took beyond that
@@ -119,10 +138,20 @@ class LimitShare:
         lately = max(self._taken, self._taken_before)
         if not lately and not self.needed:
             return 0
+        if self.kind is LimitKind.CONCURRENT_REQUESTS:
+            # What is held and not used keeps the others from it, and comes back with each request.
+            idle_most = self.limit // (_IDLE_SEATS_PART * max(self._holders, 1))
+            return self.needed + min(2 * lately, idle_most)
         return self.needed + 2 * lately + self.limit // _AHEAD_PART
 
+    @property
+    def withholds(self) -> bool:
+        """Whether others may be refused what lies here unused: it is to be given back at once."""
+        scarce = self._free <= self.limit // _SCARCE_PART
+        return scarce and self._allowed - self.spent > 2 * self._wanted
+
     def due(self, now: datetime) -> bool:
-        """Whether the store is to be told."""
+        """Whether it is to be written to the store."""
         left, wanted = self._allowed - self.spent, self._wanted
         if self.needed or left < 0 or left > 2 * wanted:
             return True
@@ -132,7 +161,7 @@ class LimitShare:
         return bool(in_flight) and (self._told_at is None or now - self._told_at >= _RENEW)
 
     def claim(self) -> LeaseClaim:
-        """What the store is told. What is more than it asks for is given back, from now on."""
+        """What is written to the store. What is more than it asks for is given back, from now on."""
         wanted = self._wanted
         self._allowed = min(self._allowed, self.spent + wanted)
         kept = max(self._allowed - self.spent, 0)

@@ -23,7 +23,6 @@ from remuda.assembly.bus import BusPlan, BusPlanner, BusStopSender, command_prob
 from remuda.assembly.console import ConsoleParts, open_console
 from remuda.assembly.model_sources import open_model_galleries
 from remuda.assembly.operations import FrontendParts, open_ops
-from remuda.assembly.pushing import NodePush
 from remuda.assembly.running import Runner, background
 from remuda.assembly.serving import ServingDeps, ServingRig
 from remuda.assembly.settings import FrontendSettings
@@ -44,6 +43,7 @@ from remuda.fleet.identity import NodeTokens
 from remuda.fleet.ports import FleetStore
 from remuda.fleet.registry import Registry
 from remuda.gateway.app import application
+from remuda.gateway.client_apis import requests_shut_out
 from remuda.gateway.dialer import Dialer
 from remuda.gateway.history.keeper import HistoryKeeper, RequestUse
 from remuda.gateway.metrics import Metrics
@@ -58,7 +58,7 @@ from remuda.hubs.hubs import Hubs, open_hubs
 from remuda.model_installs.library import ModelLibrary
 from remuda.oci.transport import RetryPolicy
 from remuda.ops.broadcast import ChangeSignal
-from remuda.staging.push import open_pusher
+from remuda.staging.push import NodePush, open_pusher
 from remuda.store.accounts import SqlSecretStore
 from remuda.store.database import Database, open_database
 from remuda.store.fleet import SqlFleetStore
@@ -125,6 +125,8 @@ async def running_frontend(
         await services.keyring.refresh()
         first_key = await _first_admin_key(services) if services.access.keys_required else ""
         app = application(services, build.clock)
+        shut_out = requests_shut_out(services, services.inference)
+        await stack.enter_async_context(background(shut_out.run))
         local_url = await build.serve(app, listener)
         # Before the server waits for requests to end.
         stack.callback(services.ops.feed.close)

@@ -1,14 +1,22 @@
-"""Builds what routing and placement learn from requests: how fast nodes are, and why requests went where."""
+"""Builds what routing and placement learn from requests: how fast nodes are, and why requests went where; and
+what sees to it that replicas which answer also work."""
 
 from collections.abc import Awaitable, Callable, Collection, Sequence
+from functools import partial
 
 from remuda.assembly.operations import FrontendParts
 from remuda.assembly.running import Runner
 from remuda.core.ids import FrontendId
+from remuda.inference.model import Upstreams
 from remuda.router.chooser import ReplicaChooser
 from remuda.router.decisions import DecisionLog, Explanations
 from remuda.router.live_table import Tables
+from remuda.router.suspects import Suspects
+from remuda.router.usage import PeerLoads
+from remuda.router.work_checks import WorkChecks
+from remuda.scheduler.service import Models
 from remuda.scheduler.speed_keeper import SpeedKeeper
+from remuda.scheduler.upkeep import BY
 from remuda.store.measurements import SqlRateStore
 
 
@@ -37,3 +45,25 @@ class RoutingRig:
     @property
     def runners(self) -> Sequence[Runner]:
         return self.speeds.run, self.explanations.run, self.chooser.run
+
+
+def work_checks(
+    parts: FrontendParts,
+    tables: Tables,
+    upstreams: Upstreams,
+    peers: PeerLoads,
+    suspects: Suspects,
+    models: Models,
+) -> WorkChecks:
+    return WorkChecks(
+        parts.frontend,
+        tables,
+        upstreams,
+        parts.clock,
+        parts.entropy,
+        in_flight=peers.everywhere,
+        alive=peers.heard,
+        fence=suspects.fence,
+        reload=partial(models.load, by=BY),
+        every_s=parts.settings.work_check.total_seconds(),
+    )

@@ -1,4 +1,4 @@
-"""What is declared of models' replicas when a frontend starts, in LocalAI's settings for that."""
+"""Replicas that are declared when a frontend starts, by LocalAI's settings for that."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

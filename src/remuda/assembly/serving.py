@@ -12,10 +12,9 @@ from prometheus_client import CollectorRegistry
 
 from remuda.assembly.addresses import bind_host, loopback
 from remuda.assembly.adopted_servers import ServerRig
-from remuda.assembly.checking import work_checks
 from remuda.assembly.model_sources import model_objects
 from remuda.assembly.operations import FrontendParts, Workshop
-from remuda.assembly.routing import RoutingRig
+from remuda.assembly.routing import RoutingRig, work_checks
 from remuda.assembly.running import Runner, background
 from remuda.assembly.scheduling_seeds import SchedulingSeeds, seeds_of
 from remuda.assembly.settings import FrontendSettings
@@ -50,11 +49,11 @@ from remuda.router.suspects import Suspects
 from remuda.router.usage import LastUsedWriter, PeerLoads, RequestLedger
 from remuda.scheduler.benchmarks import RankedBenchmarks
 from remuda.scheduler.catalogue import ModelCatalogue, ModelFolder
+from remuda.scheduler.claimed_names import ClaimedNames
 from remuda.scheduler.demand import Demand
 from remuda.scheduler.file_holders import FileHolders
 from remuda.scheduler.file_room import FileRoom, FileRoomDeps
 from remuda.scheduler.inspection import Inspector
-from remuda.scheduler.load_ops import UnloadRequests
 from remuda.scheduler.loader import Loader, LoaderDeps, LoadLimits, ReplicaWork
 from remuda.scheduler.memory_keeper import MemoryKeeper
 from remuda.scheduler.model import Replica, Replicas
@@ -67,7 +66,7 @@ from remuda.scheduler.scheduling_edits import SchedulingEdits
 from remuda.scheduler.service import Models
 from remuda.scheduler.stager import Stager, StagerDeps
 from remuda.scheduler.staging_broadcasts import StagingBroadcasts
-from remuda.scheduler.unloader import Unloader
+from remuda.scheduler.unloader import Unloader, UnloadRequests
 from remuda.scheduler.upkeep import DriftRepair, Upkeep, UpkeepPolicy
 from remuda.scheduler.upkeep_rules import kept_as_routed, unloads_at
 from remuda.scheduler.worker_calls import BusWorker
@@ -202,11 +201,10 @@ class ServingRig:
 
     def model_work(self, shop: Workshop) -> ReplicaWork:
         """What operations hand loads and unloads to."""
-        self._shop = shop
-        self._memory = MemoryKeeper(
-            SqlMemoryStore(self._ground.parts.database), self._replicas, shop.operations.nodes
-        )
-        self._told = StagingBroadcasts(self._ground.parts.bus, shop.board, self._ground.parts.clock)
+        self._shop, ground, parts = shop, self._ground, self._ground.parts
+        self._claims = ClaimedNames(shop.store, parts.signal, ground.models_path, self._hashes.of)
+        self._memory = MemoryKeeper(SqlMemoryStore(parts.database), self._replicas, shop.operations.nodes)
+        self._told = StagingBroadcasts(parts.bus, shop.board, parts.clock)
         deps = LoaderDeps(
             self._replicas,
             self._worker,
@@ -232,7 +230,8 @@ class ServingRig:
             may_go=self._may_be_spared,
             took=self._routing.speeds.took,
         )
-        return ReplicaWork(Loader(deps), unloader, self._replicas, self._keeper)
+        took = self._routing.speeds.took
+        return ReplicaWork(Loader(deps), unloader, self._replicas, self._keeper, took)
 
     def _may_be_spared(self, seen: Replicas, replica: Replica) -> bool:
         found = self._catalogue.find(replica.key.model)
@@ -240,8 +239,7 @@ class ServingRig:
 
     def file_work(self, shop: Workshop) -> ModelFileWork:
         """What operations hand installs and removals of models to."""
-        ground = self._ground
-        parts = ground.parts
+        ground, parts = self._ground, self._ground.parts
         deps = InstallerDeps(
             HubsAndUploads(self._hubs, self._uploads),
             self._library,
@@ -253,12 +251,13 @@ class ServingRig:
             partial(runnable_backend, shop.operations.look),
             frozenset({STARTER}),
         )
-        self._remover = Remover(self._library, self._model_store, shop.store, self._keeper, self._uploads)
+        self._remover = Remover(
+            self._library, self._model_store, shop.store, self._keeper, self._uploads, parts.clock
+        )
         return ModelFileWork(Installer(deps), self._remover, self._uploads)
 
     def _installs(self) -> ModelInstalls:
-        ground = self._ground
-        parts = ground.parts
+        ground, parts = self._ground, self._ground.parts
         return ModelInstalls(
             self._shop.store,
             self._model_store,
@@ -275,6 +274,7 @@ class ServingRig:
             holder=HoldingFrontend(parts.frontend, socket.gethostname()),
             local_sources=parts.settings.allow_local_sources,
             figures=parts.figures,
+            claims=self._claims,
         )
 
     def _stager(self, shop: Workshop) -> Stager:
@@ -430,7 +430,8 @@ class ServingRig:
     def _responses(self) -> ResponseKeeper:
         parts = self._ground.parts
         store = SqlResponseStore(parts.database)
-        return ResponseKeeper(store, parts.settings.response_retention, parts.settings.response_bytes_max)
+        kept, most = parts.settings.response_retention, parts.settings.response_bytes_max
+        return ResponseKeeper(store, kept, most, (parts.bus, parts.frontend))
 
     @asynccontextmanager
     async def _links(self) -> AsyncIterator[LinkFetcher]:
@@ -502,6 +503,7 @@ class ServingRig:
             unloads,
             self._ground.registry.standings,
             table=self._keeper,
+            claims=self._claims,
         )
 
     def _demand(self, placing: ReplicaPlacer, suspects: Suspects) -> Demand:

@@ -13,7 +13,7 @@ from remuda.hubs.credentials import CredentialsFile
 from remuda.hubs.hubs import HubAccess
 from remuda.oci.reference import canonical_registry
 from remuda.oci.transport import Registries
-from remuda.s3.requests import S3Account
+from remuda.s3.account import S3Account
 
 
 def galleries_of(settings: SourceSettings) -> tuple[Gallery, ...]:

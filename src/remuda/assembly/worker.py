@@ -242,7 +242,7 @@ async def run_worker(
 
 
 async def _run(worker: Worker, folder: DataFolder) -> None:
-    """A worker whose node was removed has done what it was told; a service manager is not to restart it."""
+    """A worker whose node was removed has done what it was asked; a service manager is not to restart it."""
     try:
         await worker.run()
     except NodeRemoved as removal:

@@ -212,7 +212,7 @@ async def _serve(backend: Backend, address: Address, token: str) -> None:
 
 
 async def _until_failed(backend: Backend, signals: AsyncIterator[signal.Signals]) -> bool:
-    """Returns when it fails, or when it is told to stop (not a failure)."""
+    """Returns when it fails, or when it is asked to stop (not a failure)."""
     failed = False
 
     async def watch() -> None:

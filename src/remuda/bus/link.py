@@ -43,7 +43,7 @@ class Link(Protocol):
         ...
 
     async def detach(self, receiver: Receiver) -> None:
-        """The server is told to send it no more. Without effect where it is not attached."""
+        """Has the server send no more of it. Without effect where it is not attached."""
         ...
 
     async def publish(self, subject: str, payload: bytes) -> None: ...
@@ -70,4 +70,4 @@ class Link(Protocol):
 
 
 MakeLink = Callable[[str, Callable[[Link], None], SendMessage], Link]
-"""From a group, what is told of the loss, and the way for answers once the link is lost."""
+"""From a group, what is known of the loss, and the way for answers once the link is lost."""

@@ -175,7 +175,7 @@ def speeds_on(
     rounds: int,
     say: Callable[[str], None],
 ) -> Iterator[MeasuredSpeed]:
-    """For each number of streams. `say` is told what is being measured."""
+    """For each number of streams. `say` is called with what is being measured."""
     reading = list[Round]()
     for number in range(rounds):
         say(f"prompts on {node}, {number + 1} of {rounds}")

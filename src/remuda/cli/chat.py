@@ -91,8 +91,10 @@ def chat(
         try:
             _once(options, {**body, "messages": messages})
         except NotFound as error:
-            raise not_there(options, name, error) from None
+            _once(options, {**body, "messages": messages, "model": _installed(options, name, error)})
         return
+    if model is not None:
+        name = body["model"] = _awaited(options, model)
     click.echo(one_line(f"{name}: type a message; {_HOW_TO_END}"), err=True)
     _converse(options, body, messages, _lines())
 
@@ -311,6 +313,26 @@ def _lines() -> Iterator[str]:
             click.echo(one_line(f"there is no {command[0]} here: {_HOW_TO_END}"), err=True)
         elif line:
             yield line
+
+
+def _installed(options: ClientOptions, name: str, missing: NotFound) -> str:
+    """What the model is called once it is there, if it is being installed; else NotFound, with what to do."""
+    from remuda.cli.model_installs import awaited
+
+    if not (coming := awaited(options, name)):
+        raise not_there(options, name, missing) from None
+    return coming
+
+
+def _awaited(options: ClientOptions, name: str) -> str:
+    """Before a conversation begins. Names that are not listed may be known all the same."""
+    with connect(options) as client:
+        listed = json.loads(client.get("v1", "models").body)
+    if any(model["id"] == name for model in listed.get("data", [])):
+        return name
+    from remuda.cli.model_installs import awaited
+
+    return awaited(options, name) or name
 
 
 def _only_model(options: ClientOptions) -> str:

@@ -23,7 +23,7 @@ from remuda.cli.findings import Finding, Holder, ok, problem, warning
 from remuda.cli.invocation import ClientOptions
 from remuda.cli.options import data_folder, resolve_settings, unknown_variables
 from remuda.cli.target import EndedHere, NotRunningHere, Target, alive, find_target
-from remuda.core.clock import Clock
+from remuda.core.clock import Clock, SystemClock
 from remuda.core.errors import (
     FrontendUnreachable,
     Misconfigured,
@@ -35,6 +35,7 @@ from remuda.core.errors import (
 from remuda.core.os_errors import os_reason
 from remuda.host.folder import DataFolder, read_json
 from remuda.host.ports import listen
+from remuda.model_installs.library import UNUSED, ModelLibrary
 from remuda.wire.admin import Unready
 from remuda.wire.codec import decode
 from remuda.wire.console import AttentionItems
@@ -112,8 +113,15 @@ def check_folder(patient: Patient) -> list[Finding]:
         return [problem("data folder", f"{existing} cannot be written", remedy)]
     made = f"{root}" if existing == root else f"{root} does not exist yet and can be created"
     found = [ok("data folder", made), findings.disk(str(root), shutil.disk_usage(existing).free)]
+    found += _unused_downloads(patient.folder)
     models = _models_path(patient)
     return found if models is None or models.is_dir() else [*found, findings.models_folder(models)]
+
+
+def _unused_downloads(folder: DataFolder) -> list[Finding]:
+    if not folder.model_store.is_dir():
+        return []
+    return findings.unused_downloads(ModelLibrary(folder.model_store, folder.models).unused_bytes(), UNUSED)
 
 
 def _models_path(patient: Patient) -> Path | None:
@@ -224,12 +232,13 @@ def check_operations(patient: Patient) -> list[Finding]:
 def check_models(patient: Patient) -> list[Finding]:
     try:
         with AdminClient(patient.target(), _CALL_S) as client:
-            listed = client.get("api", "models").read(ModelItems)
+            answer = client.get("api", "models")
+            listed, now = answer.read(ModelItems), answer.date or SystemClock().now()
             query = {"kind": "install_model", "state": "failed", "limit": str(_OPS_MAX)}
             failed = client.get("api", "ops", **query).read(OpViews).operations
             return [
                 *findings.models(listed.unusable),
-                *findings.failed_installs(failed),
+                *findings.failed_installs(failed, {one.name for one in listed.models}, now),
                 *findings.storage(listed.storage_trouble),
             ]
     except (FrontendUnreachable, NotFound, Unauthorized):

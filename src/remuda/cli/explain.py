@@ -40,9 +40,9 @@ def command(options: ClientOptions, request_id: str) -> None:
 
 
 def explanation_lines(one: "RequestExplanation") -> "Iterator[str]":
-    by = f" by the key {one.caller}" if one.caller else ""
+    by = f"asked for by the key {one.caller}, " if one.caller else ""
     at = one.at.astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")
-    yield f"{one.request_id}: {one.model or 'no model'}, asked for{by}, finished at {at}"
+    yield f"{one.request_id}: {one.model or 'no known model'}, {by}finished at {at}"
     if one.error:
         reason = f": {one.error_message}" if one.error_message else ""
         yield f"  refused or failed with {one.status} {one.error}{reason}"

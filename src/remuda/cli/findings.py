@@ -1,8 +1,10 @@
 """What `remuda doctor` concludes from what it saw, and how that is printed. Pure."""
 
+import re
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
 from typing import Final
@@ -14,6 +16,7 @@ from rich.text import Text
 from remuda.cli.ops_state import short_id, steps_of, title
 from remuda.cli.output import one_line
 from remuda.cli.render import gib, span
+from remuda.core.errors import UNREACHABLE_SINCE
 from remuda.core.hints import pasted
 from remuda.gateway.attention import (
     DISK_FULL_BYTES,
@@ -22,6 +25,7 @@ from remuda.gateway.attention import (
     failing,
     fails_again,
     is_finding,
+    load_again,
     on_node,
     shown_status,
     standing,
@@ -31,9 +35,14 @@ from remuda.wire.console import AttentionItem
 from remuda.wire.nodes import NodeView
 from remuda.wire.operations import OpView, StepView
 from remuda.wire.serving import UnusableModel
+from remuda.wire.sizes import install_size
 from remuda.worker.hardware.model import Hardware
 
 _SKEW_MAX: Final = timedelta(seconds=5)
+_FAILURE_OLD: Final = timedelta(days=1)
+_NAMED_MAX: Final = 5
+_STEERED: Final = ("paused", "cancelling")  # By a person: what waits then waits for that.
+_FIGURES: Final = re.compile(r"\d+")  # Of one cause: times and ports differ.
 
 
 _REMEDIES: Final[Mapping[FrontendPart, str]] = {
@@ -102,6 +111,15 @@ def disk(folder: str, free: int) -> Finding:
             "free some space: models need more",
         )
     return ok("disk", f"{gib(free)} free for {folder}")
+
+
+def unused_downloads(size_bytes: int, kept: timedelta) -> list[Finding]:
+    """Of this machine's frontend."""
+    words = (
+        f"{install_size(size_bytes)} were downloaded for models that are not installed; without another try "
+        f"they are removed after {kept.days} days"
+    )
+    return [ok("downloads", words)] if size_bytes else []
 
 
 def clock(ahead: timedelta) -> Finding:
@@ -204,15 +222,34 @@ def fleet(nodes: Sequence[NodeView]) -> list[Finding]:
 
 
 def operations(ops: Sequence[OpView], nodes: Sequence[NodeView]) -> list[Finding]:
-    """Those that are under way and whose attempts keep failing. `ops` have their steps. A worker that does
-    not answer is left out where its node is a finding already."""
+    """Those that are under way and whose attempts keep failing, or that wait for their source. `ops` have
+    their steps. A worker that does not answer is left out where its node is a finding already."""
     members = {node.id: node for node in nodes}
     failing = [(op, step) for op in ops for step in steps_of(op) if fails_again(step)]
+    waiting = [(op, step) for op in ops for step in steps_of(op) if _awaits_source(op, step)]
     return [
-        _failing(op, step, members.get(step.node_id))
-        for op, step in failing
-        if not (_unanswered(step) and is_finding(members.get(step.node_id)))
+        *(
+            _failing(op, step, members.get(step.node_id))
+            for op, step in failing
+            if not (_unanswered(step) and is_finding(members.get(step.node_id)))
+        ),
+        *(_waiting(op, step) for op, step in waiting),
     ]
+
+
+def _awaits_source(op: OpView, step: StepView) -> bool:
+    """Its source does not answer, which counts as no failure until it is given up."""
+    if op.status in _STEERED or step.state != "pending" or step.problem is None:
+        return False
+    return not fails_again(step) and UNREACHABLE_SINCE in step.problem.message
+
+
+def _waiting(op: OpView, step: StepView) -> Finding:
+    assert step.problem is not None, "its source does not answer"
+    id = short_id(op.id)
+    tries = f"remuda ops retry {id} tries at once, remuda ops cancel {id} ends it"
+    remedy = f"{step.problem.hint}; {tries}" if step.problem.hint else tries
+    return warning("operations", f"{title(op)}{on_node(step)} waits: {step.problem.message}", remedy)
 
 
 def _unanswered(step: StepView) -> bool:
@@ -238,17 +275,28 @@ def models(unusable: Sequence[UnusableModel]) -> list[Finding]:
     ]
 
 
-def failed_installs(ops: Sequence[OpView]) -> list[Finding]:
-    """Models that were to be installed and could not be, until a person retries or dismisses it."""
-    return [
-        warning(
-            "models",
-            f"{op.model} could not be installed: {op.error or op.message}",
-            f"remuda ops show {short_id(op.id)} says more; remuda ops dismiss {short_id(op.id)} puts it away",
-        )
-        for op in ops
-        if not op.dismissed
-    ]
+def failed_installs(ops: Sequence[OpView], there: Collection[str], now: datetime) -> list[Finding]:
+    """Models that were to be installed and could not be: one for each cause. Those that are `there` by now
+    are no trouble, and what failed days ago is in the history."""
+    latest: dict[str, OpView] = {}
+    for op in sorted(ops, key=lambda one: one.finished_at or now, reverse=True):
+        if not op.dismissed and op.model not in there and now - (op.finished_at or now) < _FAILURE_OLD:
+            latest.setdefault(op.model, op)
+    causes = defaultdict[str, list[OpView]](list)
+    for op in latest.values():
+        causes[_FIGURES.sub("", op.error or op.message)].append(op)
+    return [_failed_install(alike) for alike in causes.values()]
+
+
+def _failed_install(alike: Sequence[OpView]) -> Finding:
+    op, names = alike[0], [one.model for one in alike]
+    more = f" and {len(names) - _NAMED_MAX} more" if len(names) > _NAMED_MAX else ""
+    ids = " ".join(short_id(one.id) for one in alike[:_NAMED_MAX])
+    return warning(
+        "models",
+        f"{', '.join(names[:_NAMED_MAX])}{more} could not be installed: {op.error or op.message}",
+        f"remuda ops show {short_id(op.id)} says more; remuda ops dismiss {ids} puts it away",
+    )
 
 
 def storage(trouble: str) -> list[Finding]:
@@ -272,7 +320,10 @@ def attention(items: Sequence[AttentionItem], told: Collection[str]) -> list[Fin
                 found.append(warning("backends", item.message, f"remuda backends upgrade {name}"))
             case "operation_failed" if item.entity_id not in told:
                 id = short_id(item.entity_id)
-                remedy = f"remuda ops retry {id} tries again; remuda ops dismiss {id} puts it away"
+                again = f"remuda ops retry {id}"
+                if item.action == load_again(item.entity_name):
+                    again = f"remuda models load {name}"
+                remedy = f"{again} tries again; remuda ops dismiss {id} puts it away"
                 found.append(warning("operations", item.message, remedy))
             case _:
                 pass  # Nodes, operations and models have checks of their own.

@@ -1,4 +1,4 @@
-"""What keys may take, as people write it and as they read it."""
+"""Limits of keys, as people write them in options and read them in tables."""
 
 import re
 from collections.abc import Sequence

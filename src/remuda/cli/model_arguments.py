@@ -1,7 +1,7 @@
 """What several commands for models share: how a model is named, and what is said of one that was changed."""
 
 import shlex
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 from click.shell_completion import CompletionItem
@@ -16,6 +16,12 @@ if TYPE_CHECKING:
     from remuda.cli.client import AdminClient
     from remuda.wire.operations import OpView
     from remuda.wire.serving import ModelAdded, ModelItem
+
+_ASKED_AT: Final = {
+    "embeddings": "/v1/embeddings",
+    "rerank": "/v1/rerank",
+    "completion": "/v1/completions",
+}  # Of models that do not chat.
 
 
 def complete_models(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -52,31 +58,59 @@ def added_line(added: "ModelAdded") -> str:
         word = "taken over from its file" if added.set_aside else "already there, unchanged"
     if added.model.problem:
         return in_lines(f"{name}: {word}, but {added.model.problem}", added.model.problem_details)
-    tried = "" if added.no_node else f"; try it with: remuda chat {shlex.quote(name)}"
+    tried = "" if added.no_node else f"; {what_to_try(added.model)}"
     return one_line(f"{name}: {word}{tried}")
+
+
+def what_to_try(model: "ModelItem") -> str:
+    """Of one that a node can take. One whose uses are not known may chat."""
+    if not model.usecases or "chat" in model.usecases:
+        return f"try it with: remuda chat {shlex.quote(model.name)}"
+    path = next((_ASKED_AT[use] for use in model.usecases if use in _ASKED_AT), "")
+    return f"it is for {', '.join(model.usecases)}{f': POST {path}' if path else ''}"
 
 
 def not_there(options: ClientOptions, name: str, missing: NotFound) -> NotFound:
     """The same, with what to do where the model is being installed or a gallery has it."""
-    from remuda.wire.model_galleries import GalleryModelView
-    from remuda.wire.operations import OpViews
-
     try:
         with connect(options) as client:
-            try:
-                listed = client.get("api", "galleries", "models", name).read(GalleryModelView).name
-            except NotFound:
-                listed = ""
-            coming = client.get("api", "ops", kind="install_model", state="live").read(OpViews).operations
+            listed = _listed(client, name)
+            found = _install_of(client, (name, listed))
             near = near_names(name, (model.name for model in configured_models(client)))
     except RemudaError:  # Keys of users may neither look at galleries nor at operations.
         return missing
-    found = next((op for op in coming if op.model in (name, listed)), None)
     if found is not None:
         return NotFound(missing.message, hint=under_way(found))
     if listed and not near:
         return NotFound(missing.message, hint=f"a gallery has it: remuda run {shlex.quote(name)}")
     return missing
+
+
+def install_under_way(options: ClientOptions, name: str) -> "OpView | None":
+    """Of the model that is known by this name, or in a gallery; None: there is none, or that may not be
+    asked."""
+    try:
+        with connect(options) as client:
+            return _install_of(client, (name,)) or _install_of(client, (_listed(client, name),))
+    except RemudaError:
+        return None
+
+
+def _listed(client: "AdminClient", name: str) -> str:
+    """What a gallery calls the model; empty: none has it."""
+    from remuda.wire.model_galleries import GalleryModelView
+
+    try:
+        return client.get("api", "galleries", "models", name).read(GalleryModelView).name
+    except NotFound:
+        return ""
+
+
+def _install_of(client: "AdminClient", names: tuple[str, ...]) -> "OpView | None":
+    from remuda.wire.operations import OpViews
+
+    coming = client.get("api", "ops", kind="install_model", state="live").read(OpViews).operations
+    return next((op for op in coming if op.model and op.model in names), None)
 
 
 def under_way(op: "OpView") -> str:

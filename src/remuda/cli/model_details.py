@@ -1,4 +1,4 @@
-"""One model as a page of lines."""
+"""`remuda models show`: one model as a page of lines."""
 
 from collections.abc import Iterator
 from datetime import datetime

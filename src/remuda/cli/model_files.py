@@ -18,7 +18,13 @@ from remuda.core.errors import Invalid
 from remuda.core.os_errors import os_reason
 from remuda.host.folder import read_json
 from remuda.models.editing import changes_of, edit
-from remuda.models.gguf_file import describe_gguf, find_projector, missing_bytes, open_gguf
+from remuda.models.gguf_file import (
+    describe_gguf,
+    find_projector,
+    missing_bytes,
+    open_gguf,
+    projector_left_out,
+)
 from remuda.models.memory import context_problem
 from remuda.models.reading import read_model, write_model
 from remuda.oci.disk import require_headroom
@@ -36,6 +42,7 @@ class LocalModel:
 
     text: str  # YAML.
     brought: tuple[Path, ...] = ()
+    note: str = ""
 
     def take_back(self) -> None:
         """The frontend does not have the model."""
@@ -165,7 +172,7 @@ def _from_gguf(file: Path, name: str | None, context: int | None, models: Path) 
     text = write_model(
         config.model_copy(update={**changes, **({"context_size": context} if context else {})})
     )
-    return LocalModel(text, tuple(brought))
+    return LocalModel(text, tuple(brought), projector_left_out(found))
 
 
 def _bring(file: Path, models: Path) -> list[Path]:

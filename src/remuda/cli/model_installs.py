@@ -13,15 +13,23 @@ import click
 from remuda.cli.commands import client_command, connect, examples
 from remuda.cli.exits import Exit
 from remuda.cli.invocation import ClientOptions
-from remuda.cli.model_arguments import complete_models, configured_models
-from remuda.cli.output import one_line
-from remuda.core.errors import NotFound
+from remuda.cli.model_arguments import (
+    complete_models,
+    configured_models,
+    install_under_way,
+    under_way,
+    what_to_try,
+)
+from remuda.cli.output import in_lines, one_line
+from remuda.core.errors import NotFound, RemudaError
 
 if TYPE_CHECKING:
     from remuda.wire.operations import OpSubmitted, OpView
 
 _THERE = 200  # A model that is to be installed only if it is missing, and is not; else 202.
 _SUBMIT_S = 60.0
+_STANDS_STILL = ("paused", "retrying")
+_NOWHERE = "no node can "  # How the note begins that says so.
 _WHAT = "SOURCE|NAME"
 _BY_HAND = "bring one by hand: remuda models add FILE.gguf; or name one: remuda pull NAME"
 _SOURCES = """SOURCE is one of hf://OWNER/REPOSITORY[:QUANTISATION], ollama://NAME[:TAG], https://HOST/FILE.gguf,
@@ -113,7 +121,8 @@ def _files_gone(options: ClientOptions, ops: "list[OpView]", *, wait: bool) -> E
 
 
 def _told_of(options: ClientOptions, op: "OpView") -> list[str]:
-    """What the frontend says of its files: how much was freed, and which stay."""
+    """What the frontend says of it beside its success: what was freed, and which files stay; how its
+    quantisation was chosen, or that its repository has another name by now."""
     from remuda.wire.operations import OpView
 
     with connect(options) as client:
@@ -128,8 +137,28 @@ def install_and_report(options: ClientOptions, body: "Mapping[str, str | int]", 
     op = _submitted(options, body).operation
     code = wait_and_report(options, [op], Waiting(wait=wait), quiet=wait and not options.as_json)
     if code is Exit.DONE and wait and not options.as_json:
-        click.echo(one_line(f"{op.model}: installed; try it with: remuda chat {shlex.quote(op.model)}"))
+        notes = _told_of(options, op)
+        click.echo(_installed_line(options, op.model, notes))
+        for note in notes:
+            click.echo(one_line(f"note: {note}"), err=True)
     click.get_current_context().exit(code)
+
+
+def _installed_line(options: ClientOptions, name: str, notes: list[str]) -> str:
+    """What to try is said only of a model that some node can take."""
+    from remuda.wire.serving import ModelItem
+
+    done = f"{name}: installed"
+    if any(note.startswith(_NOWHERE) for note in notes):
+        return one_line(done)
+    try:
+        with connect(options) as client:
+            model = client.get("api", "models", name).read(ModelItem)
+    except RemudaError:  # It is installed, whatever is the matter with asking.
+        return one_line(done)
+    if model.problem:
+        return in_lines(f"{done}, but {model.problem}", model.problem_details)
+    return one_line(f"{done}; {what_to_try(model)}")
 
 
 def ensured(options: ClientOptions, what: str, name: str = "") -> str:
@@ -164,15 +193,34 @@ def first_model(options: ClientOptions) -> str:
         return found[0].model
     if not found or found[0].status in ("succeeded", "cancelled"):
         raise NotFound("there are no models yet", hint=_BY_HAND)
-    op = _waited_for(options, found[0])
-    if op.status != "succeeded":
-        why = next((step.problem.message for step in op.steps or () if step.problem), op.error or op.message)
-        raise NotFound(f"there are no models yet: {op.model} could not be downloaded: {why}", hint=_BY_HAND)
-    return op.model
+    return _once_installed(options, found[0], "there are no models yet: ")
+
+
+def awaited(options: ClientOptions, name: str) -> str:
+    """What the model is called, once the install of it that is under way is over; empty: there is none.
+    NotFound, with why and what to do, where it cannot be had now."""
+    found = install_under_way(options, name)
+    return "" if found is None else _once_installed(options, found)
+
+
+def _once_installed(options: ClientOptions, op: "OpView", before: str = "") -> str:
+    """`before`: what is printed first where it does not come."""
+    name, op = op.model, _waited_for(options, op)
+    if op.status == "succeeded":
+        return name
+    with connect(options) as client:  # A person may have brought it by hand meanwhile.
+        if any(model.name == name for model in configured_models(client)):
+            return name
+    if op.status in ("paused", "cancelled"):
+        hint = under_way(op) if op.status == "paused" else _BY_HAND
+        raise NotFound(f"{before}the install of {name} is {op.status}", hint=hint)
+    why = next((step.problem.message for step in op.steps or () if step.problem), op.error or op.message)
+    again = "; it is tried again" if op.status == "retrying" else ""
+    raise NotFound(f"{before}{name} could not be downloaded: {why}{again}", hint=_BY_HAND)
 
 
 def _waited_for(options: ClientOptions, op: "OpView") -> "OpView":
-    """Until it is over, or is tried again after a while: what fails now may fail for hours."""
+    """Until it is over, is paused, or is tried again after a while: what fails now may fail for hours."""
     from remuda.cli.ops_watch import displaying, follow
     from remuda.wire.operations import OpView
 
@@ -183,7 +231,7 @@ def _waited_for(options: ClientOptions, op: "OpView") -> "OpView":
         with displaying(as_json=False, watch=False, file=sys.stderr, outcome_follows=True) as display:
             for picture in follow(ClientOptions(*_target(options)), [op.id], None, display):
                 seen = picture.ops.get(op.id)
-                if seen is not None and (seen.finished_at is not None or seen.status == "retrying"):
+                if seen is not None and (seen.finished_at is not None or seen.status in _STANDS_STILL):
                     break
     with connect(options) as client:
         return client.get("api", "ops", op.id).read(OpView)

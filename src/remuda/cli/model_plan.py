@@ -46,12 +46,12 @@ def plan_lines(plan: "ModelPlan") -> "Iterator[str]":
     from remuda.cli.model_tables import size
 
     if not plan.node:
-        later = f"; it could be loaded {plan.waits_for}" if plan.waits_for else ""
-        yield f"{plan.model}: no node can take it now{later}"
+        later = f"; one could be loaded {plan.waits_for}" if plan.waits_for else ""
+        yield f"{plan.model}: no node can take a replica of it now{later}"
     else:
         memory = "VRAM" if plan.in_vram else "RAM"
         takes = f"{size(plan.memory_bytes)} of {memory}" if plan.memory_bytes else memory
-        yield f"{plan.model} would be loaded on {plan.node}, into {takes}"
+        yield f"a replica of {plan.model} would be loaded on {plan.node}, into {takes}"
         for number, step in enumerate(plan.steps, 1):
             yield f"  {number}. {_step(step)}"
         yield f"  ready {_ready(plan)}"
@@ -80,7 +80,7 @@ def _step(step: "PlannedStepView") -> str:
         how_long = f"about {_time(step.seconds)} at {size(round(step.bytes_per_s))}/s"
     else:
         where = "on other nodes" if step.measured_elsewhere else "before on this node"
-        how_long = f"about {_time(step.seconds)}, as {where}"
+        how_long = f"about {_time(step.seconds)}, as it took {where}"
     return f"{words.get(step.action, step.action)} ({how_long})"
 
 
@@ -93,7 +93,7 @@ def _ready(plan: "ModelPlan") -> str:
     if plan.ready_seconds is not None:
         return f"in about {_time(plan.ready_seconds)}"
     if plan.known_seconds:
-        return f"in {_time(plan.known_seconds)} plus the steps of which the time is not known"
+        return f"in {_time(plan.known_seconds)} plus the steps whose time is not known yet"
     return "after a time that is not known: none of this was done on that node before"
 
 

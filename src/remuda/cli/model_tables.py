@@ -155,8 +155,8 @@ def _memory(replica: ReplicaView) -> str:
     told = _estimate(replica.memory_bytes) if replica.estimated else size(replica.memory_bytes)
     aside = size(replica.set_aside_bytes)
     more = replica.set_aside_bytes > replica.memory_bytes and aside != size(replica.memory_bytes)
-    kept = f" of {aside} set aside" if more else ""
-    return f"{told}{kept} {'VRAM' if replica.in_vram else 'RAM'}"
+    kept = f" ({aside} set aside)" if more else ""
+    return f"{told} {'VRAM' if replica.in_vram else 'RAM'}{kept}"
 
 
 def _until(replica: ReplicaView, now: datetime) -> str:

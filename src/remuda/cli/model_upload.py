@@ -33,7 +33,7 @@ from remuda.hubs.local_files import list_files
 from remuda.model_installs.arrival import Arrival, described
 from remuda.model_installs.naming import default_name, folder_of, uploaded_name
 from remuda.model_installs.upload_rules import FILES_OF_MODEL_MAX, IDLE_MAX, written_metadata
-from remuda.models.gguf_file import find_projector, open_gguf
+from remuda.models.gguf_file import find_projector, open_gguf, projector_left_out
 from remuda.models.source_refs import LocalPath
 from remuda.wire.model_uploads import ModelUploadView, UploadedFileView
 from remuda.wire.sizes import install_size
@@ -68,6 +68,8 @@ def upload_model(
     """The source that installs the model of this file or folder, all of which has been uploaded; and what to
     call it. Interrupted, saying how to go on, by Ctrl-C."""
     found = model_files(place)
+    if not place.is_dir() and (note := projector_left_out(open_gguf(place))):
+        click.echo(one_line(f"note: {note}"), err=True)
     called = name or _name_of(place, found)
     with connect(options, _ANSWER_S) as client:
         try:

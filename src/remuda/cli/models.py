@@ -222,6 +222,8 @@ def add_model(
     with connect(options, _ADD_S) as client:
         model = local_model(place, name, context, models)
         answer = _added(client, model, name, only_new=is_gguf(place) and not replace)
+    if model.note:
+        click.echo(one_line(f"note: {model.note}"), err=True)
     if options.as_json:
         click.echo(answer.body)
         return

@@ -182,7 +182,7 @@ class Silent:
 
 
 class JsonLines:
-    """Each change as it was told."""
+    """Each change as it was received."""
 
     def __init__(self, file: IO[str]) -> None:
         self._file = file
@@ -216,7 +216,7 @@ class OperationBars:
         self.console = console
         self._clock = clock
         self._all_ops = all_ops
-        self._idle = False  # All was told, and nothing runs.
+        self._idle = False  # All was printed, and nothing runs.
         self._ops: tuple[OpView, ...] = ()
         self._seen: set[str] = set()
         self._trouble = ""
@@ -363,7 +363,7 @@ class OperationLines:
                 self._print(f"{where}: {_told(step)}{f': {line}' if line else ''}")
 
     def _detail(self, place: StepPlace, step: StepView) -> str:
-        if step.state in AT_WORK:  # What failed before was told then.
+        if step.state in AT_WORK:  # What failed before was printed then.
             return step.reason
         failure = "" if step.problem is None else step.problem.message
         known = self._failures.get(place)

@@ -108,7 +108,7 @@ def _local(folder: DataFolder) -> Target:
 
 
 def _nothing_here(folder: DataFolder) -> NotRunningHere:
-    """A machine that has joined a fleet is not told to begin another."""
+    """A machine that has joined a fleet gets no advice to begin another."""
     joined = read_json(folder.joined).get("register_to")
     if not isinstance(joined, str) or not joined:
         words = f"remuda up is not running here (data folder {folder.root})"

@@ -1,4 +1,4 @@
-"""`remuda up` and `remuda frontend`: serve until told to stop; and what a person sees when a frontend has
+"""`remuda up` and `remuda frontend`: serve until stopped; and what a person sees when a frontend has
 started: where things are, and the one thing to do next. At a terminal that banner comes first, and warnings
 below it.
 """
@@ -205,5 +205,5 @@ async def _starter(running: RunningUp) -> str:
         return ""
     try:
         return f"{running.starter} {await running.frontend.starter.state()}"
-    except RemudaError:  # The store is away: what is not known is not told.
+    except RemudaError:  # The store is away: unknown, so not printed.
         return ""

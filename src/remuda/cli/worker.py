@@ -1,4 +1,4 @@
-"""`remuda worker`: serve until told to stop, by signal or by the frontend; on a terminal, say each step.
+"""`remuda worker`: serve until stopped, by signal or by the frontend; on a terminal, say each step.
 And `remuda join`: become a node of a frontend, and remember which once it has accepted this machine.
 """
 
@@ -47,7 +47,7 @@ async def work(
 
 
 def is_logged(state: WorkerState, log_level: str) -> bool:
-    """Whether the log tells it on a terminal, too: there it begins at warnings, unless told otherwise."""
+    """Whether the log tells it on a terminal, too: there it begins at warnings, unless set otherwise."""
     registers = state.phase in (WorkerPhase.REGISTERING, WorkerPhase.WAITING_FOR_APPROVAL)
     failed = registers and bool(state.reason)
     return failed and log_level != "error"

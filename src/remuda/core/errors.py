@@ -13,9 +13,11 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from typing import ClassVar, Final
 
 _SERVER_ADDRESSES: Final = re.compile(r"(?:nats|tls|wss?)://\S+?(?=[;,):]?(?:\s|$))")
+UNREACHABLE_SINCE: Final = "unreachable since"  # In messages about a source that is waited for.
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +29,11 @@ class Problem:
     hint: str = ""
     retryable: bool = False
     wait_s: int = 0  # For which a server asked to be left alone; 0: it did not.
+    unanswered: int = 0  # So many attempts in a row were not answered; 0: the last one was.
+    unanswered_since: datetime | None = None
+    kept_bytes: int = (
+        0  # Of what is fetched, as of the furthest attempt yet; the next one goes on from there.
+    )
 
 
 class RemudaError(Exception):

@@ -214,7 +214,7 @@ class Standing:
 
     @property
     def heartbeat_ago(self) -> timedelta:
-        """Since it last told what runs there. A worker that is cut off from the bus is heard without that."""
+        """Since it last reported what runs there. One that is cut off from the bus is heard without that."""
         return self.heard_ago + (self.node.last_heard - self.node.last_heartbeat)
 
 

@@ -133,7 +133,7 @@ class NodeTokens:
 
     def of(self, node: Node) -> DerivedTokens:
         """What to present to this node: its own tokens, its invite, or else what all workers share."""
-        if node.invite:  # Even a withdrawn one: that node was never told the shared token.
+        if node.invite:  # Even a withdrawn one: that node was never given the shared token.
             invite = self.invite(node.name, node.invite)
             return DerivedTokens(invite, invite)
         if node.identified_by is Identification.SECRET:

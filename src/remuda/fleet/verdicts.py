@@ -30,7 +30,7 @@ class BackendInventory:
 
 @dataclass(frozen=True, slots=True)
 class ObservedNode:
-    """One node with what it has told. `report` is that of its present life, or None."""
+    """One node with what it has reported. `report` is that of its present life, or None."""
 
     standing: Standing
     reports: bool
@@ -51,7 +51,7 @@ def is_localai(node: Node) -> bool:
 
 
 def installed(view: ObservedNode, since: datetime | None = None) -> Sequence[InstalledArtifact] | None:
-    """What it has, as far as its present life has told; None when it has not, or not after `since`."""
+    """What it has, as far as its present life has reported; None when it has not, or not after `since`."""
     if view.reports:
         told_at = view.standing.node.last_heartbeat - _REPORT_UNDER_WAY
         backends = None if view.report is None else view.report.installed
@@ -89,14 +89,27 @@ def why_no_target(standing: Standing) -> str:
 
 def why_no_commands(standing: Standing) -> str:
     """Why what an operation wants of it has to wait; empty when it can be asked for now."""
-    if not standing.node.approved:
-        return "it is waiting for approval"
     if standing.status is NodeStatus.DRAINING:
         return "it is draining; continues when it is resumed"
-    if not is_up(standing):
-        why = standing.reasons[0] if standing.reasons else "no heartbeat"
-        return f"{why}; continues when it returns"
-    return ""
+    return _why_unreached(standing)
+
+
+def why_no_removal(standing: Standing) -> str:
+    """Why files of a model that was removed are not removed there now; empty when they can be. A drained node
+    takes no new work, which this is not."""
+    if standing.node.leaving and standing.status is NodeStatus.DRAINING:
+        return "its worker is shutting down; continues when it returns"
+    return _why_unreached(standing)
+
+
+def _why_unreached(standing: Standing) -> str:
+    if not standing.node.approved:
+        return "it is waiting for approval"
+    if is_up(standing):
+        return ""
+    # The first of the reasons may be that it is drained, which is not why it is not reached.
+    why = standing.reasons[-1] if standing.reasons else "no heartbeat"
+    return f"{why}; continues when it returns"
 
 
 def why_no_replicas(standing: Standing) -> str:

@@ -239,7 +239,7 @@ def shown(url: str) -> str:
     try:
         parts = urlsplit(url)
     except ValueError:
-        return f"{url.partition(':')[0]}:…"  # Not even its host can be told from its password.
+        return f"{url.partition(':')[0]}:…"  # Not even its host is sure not to be its password.
     return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 
 

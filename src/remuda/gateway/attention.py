@@ -1,9 +1,10 @@
 """What in a fleet needs a person: decided from what the API shows, for consoles and for `remuda doctor`
 alike. Pure."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Final
+from urllib.parse import quote
 
 from remuda.wire.console import AttentionItem, AttentionLevel, RemedyCall
 from remuda.wire.nodes import NodeView
@@ -15,6 +16,7 @@ DISK_FULL_BYTES: Final = 256 << 20
 LEFT: Final = "left"  # By `remuda leave`.
 JOINING: Final = "joining"  # Its worker has begun to connect a moment ago.
 UNREACHABLE: Final = "unreachable"
+_LOAD: Final = "load"  # Of operations.
 FRONTENDS: Final = "frontends"  # In place of a node's id, for what the frontends do for themselves.
 _NO_FAULT: Final = frozenset({"healthy", "pending", "draining", JOINING})
 """Of nodes whose status an admin decided, or has yet to decide, or that are on their way."""
@@ -37,11 +39,13 @@ def needed(
     upgrades: Iterable[UpgradeItem] = (),
     unusable: Mapping[str, str] | None = None,
     storage_trouble: str = "",
+    models: Collection[str] | None = None,
 ) -> tuple[AttentionItem, ...]:
-    """Everything, problems first. Operations that are under way come with their steps."""
+    """Everything, problems first. Operations that are under way come with their steps. `models`: those that
+    are configured; None: not known."""
     found = [
         *(item for node in nodes for item in of_node(node)),
-        *(item for op in _still_matter(operations) for item in of_operation(op)),
+        *(item for op in _still_matter(operations, models) for item in of_operation(op)),
         *(_drift(item) for item in upgrades if item.node_drift),
         *(_unusable(source, reason) for source, reason in (unusable or {}).items()),
         *([_storage(storage_trouble)] if storage_trouble else []),
@@ -93,8 +97,8 @@ def _disk(node: NodeView) -> AttentionItem:
     return _item(code, "problem" if full else "warning", "node", node.id, node.name, words)
 
 
-def _still_matter(operations: Sequence[OpView]) -> Iterator[OpView]:
-    """All but those that failed before the same succeeded."""
+def _still_matter(operations: Sequence[OpView], models: Collection[str] | None) -> Iterator[OpView]:
+    """All but those that failed before the same succeeded, and failed loads of models that are gone."""
     done: dict[tuple[str, ...], datetime] = {}
     for op in operations:
         if op.status == "succeeded" and op.finished_at is not None:
@@ -102,27 +106,36 @@ def _still_matter(operations: Sequence[OpView]) -> Iterator[OpView]:
             done[key] = max(done.get(key, op.finished_at), op.finished_at)
     for op in operations:
         later = done.get(_what(op))
+        if op.status == "failed" and op.kind == _LOAD and models is not None and op.model not in models:
+            continue
         if op.status != "failed" or op.finished_at is None or later is None or later <= op.finished_at:
             yield op
 
 
 def _what(op: OpView) -> tuple[str, ...]:
+    if op.kind == _LOAD:  # Wherever it is loaded, it answers.
+        return op.kind, op.model
     return op.kind, op.model, op.backend, op.name, op.selection
 
 
 def of_operation(op: OpView) -> Iterator[AttentionItem]:
     name = op.model or op.backend or op.name or op.uri
     what = f"{op.kind.replace('_', ' ')} {name}"
-    retry = _post("Retry", f"/api/ops/{op.id}/retry")
+    again = load_again(op.model) if op.kind == _LOAD else _post("Retry", f"/api/ops/{op.id}/retry")
     if op.status == "failed" and op.finished_at is not None and not op.dismissed:
         words = f"{what} failed: {op.error}"
-        yield _item("operation_failed", "problem", "operation", op.id, name, words, retry)
+        yield _item("operation_failed", "problem", "operation", op.id, name, words, again)
     for step in op.steps or () if op.finished_at is None else ():
         if fails_again(step):
             words = f"{what}{on_node(step)} {failing(step)}"
             level: AttentionLevel = "warning" if step.failures == 1 else "problem"
             place = f"{op.id}/{step.node_id}"
-            yield _item("operation_failing", level, "operation", op.id, name, words, retry, of=place)
+            yield _item("operation_failing", level, "operation", op.id, name, words, again, of=place)
+
+
+def load_again(model: str) -> RemedyCall:
+    """A load is not retried: its node was chosen by what was true then."""
+    return _post("Load", f"/api/models/{quote(model)}/load")
 
 
 def fails_again(step: StepView) -> bool:

@@ -12,13 +12,14 @@ from remuda.gateway.openai.api import OpenAiApi
 from remuda.gateway.responses.api import ResponsesApi
 from remuda.gateway.responses.asking import ResponseDesk
 from remuda.gateway.services import Inference, Services
+from remuda.gateway.shut_out import RequestsShutOut
 
 
 def inference_routes(
     elsewhere: ASGIApp, services: Services, inference: Inference, clock: Clock
 ) -> InferenceRoutes:
     """A path that several APIs cover is the first one's."""
-    admission = Admission(services.access, services.keyring, inference.tables, services.console.sessions)
+    admission = _admission(services, inference)
     limits = services.metering.limits if services.access.keys_required else None
     usage, prefix = services.metering.usage, f"req-{services.entropy.uuid()[:13]}-"
     handler = InferenceHandler(inference, admission, limits, usage, clock, prefix)
@@ -30,6 +31,15 @@ def inference_routes(
         OllamaApi(admission, inference.dispatcher, services.serving.models, clock),
     )
     return InferenceRoutes(elsewhere, handler, apis)
+
+
+def requests_shut_out(services: Services, inference: Inference) -> RequestsShutOut:
+    """To run for as long as requests are answered."""
+    return RequestsShutOut(inference.running, _admission(services, inference), services.keyring)
+
+
+def _admission(services: Services, inference: Inference) -> Admission:
+    return Admission(services.access, services.keyring, inference.tables, services.console.sessions)
 
 
 def _responses(

@@ -3,7 +3,7 @@ answer may still become another one, and ended properly whatever happens.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, Protocol
 
 import anyio
@@ -83,7 +83,7 @@ class ApiFormat(Protocol):
 
 
 class ClientResponse:
-    """Implements inference.answers.ByteSink, and keeps what the log and the figures are told at the end.
+    """Implements inference.answers.ByteSink, and keeps what the log and the metrics note at the end.
 
     Made by the task that answers the request. It is that task's own cancellation that stops the work, not a
     cancel scope, which would cost as much as all checks of a request together.
@@ -114,6 +114,7 @@ class ClientResponse:
         "error_message",
         "expose_node",
         "gone",
+        "headers",
         "key_id",
         "kind",
         "limits",
@@ -151,6 +152,7 @@ class ClientResponse:
         self.body_bytes = 0
         self.caller = ""
         self.key_id = ""
+        self.headers: Mapping[bytes, bytes] | None = None  # With which the caller was let in by a key.
         self.charge: Charge | None = None  # To the limits of the caller's key.
         self.limits: Sequence[LimitState] = ()
         self.added: HeaderPairs = ()  # To the answer's headers, whatever it is.
@@ -305,7 +307,7 @@ class ClientResponse:
     def _named(self, headers: HeaderPairs) -> HeaderPairs:
         """With those that say whose answer it is."""
         text = self.request_id.encode()
-        named = (*headers, *((name, text) for name in self._format.request_id_headers))
+        named = (*headers, *[(name, text) for name in self._format.request_id_headers])
         if self.added:
             named = (*named, *self.added)
         if self.limits:

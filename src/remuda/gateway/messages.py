@@ -144,7 +144,7 @@ def refuses(*errors: int) -> Responses:
 
 
 def one_of(*models: type[BaseModel]) -> OpenApiPart:
-    """An answer that is one of these messages. FastAPI is told no types: for each status of each route it
+    """An answer that is one of these messages. FastAPI gets no types: for each status of each route it
     would build a validator that is not used, which took a quarter of a frontend's start."""
     ANSWERS.update(dict.fromkeys(models))
     references = [_reference(model) for model in models]

@@ -12,7 +12,7 @@ from remuda.core.ids import NodeId, ReplicaKey
 from remuda.fleet.health import Reachability, Standing
 from remuda.gateway.services import Services, Serving
 from remuda.models import keep_alive
-from remuda.models.config import ArtifactSource
+from remuda.models.config import ArtifactSource, ModelConfig
 from remuda.models.memory import MemoryUse, known_context
 from remuda.models.model_folder import FOLDER_CONFIGS
 from remuda.router.loading import LoadStatus
@@ -284,8 +284,12 @@ def _has_parts(path: str) -> bool:
 def wanted_replicas(model: Catalogued) -> WantedReplicas:
     """By its configuration and what an admin declared."""
     config, declared = model.config, model.stored.terms is not None
+    return replicas_of(config, "declared" if declared else "configured" if config.scaled else "default")
+
+
+def replicas_of(config: ModelConfig, origin: str) -> WantedReplicas:
     return WantedReplicas(
-        origin="declared" if declared else "configured" if config.scaled else "default",
+        origin=origin,
         wanted=wanted_in_words(config),
         min_replicas=config.min_replicas,
         max_replicas=config.max_replicas,
@@ -406,6 +410,7 @@ def model_added(added: AddedModel, item: ModelItem) -> ModelAdded:
         unknown_keys=added.unknown_keys,
         warnings=added.warnings,
         no_node=added.no_node,
+        reloads=added.reloads,
     )
 
 

@@ -178,9 +178,7 @@ def _document(app: FastAPI) -> OpenApiPart:
 def _assembled(app: FastAPI) -> OpenApiPart:
     document = get_openapi(title=app.title, version=app.version, description=_ABOUT, routes=app.routes)
     schemas = document["components"].setdefault("schemas", {})
-    _, answers = models_json_schema([(model, "serialization") for model in ANSWERS], ref_template=SCHEMAS)
-    _, bodies = models_json_schema([(body, "validation") for body in _BODIES], ref_template=SCHEMAS)
-    schemas |= answers["$defs"] | bodies["$defs"]
+    schemas |= messages()
     inference = _inference_schemas()
     assert schemas.keys().isdisjoint(inference), "two schemas have one name"
     schemas |= inference
@@ -194,6 +192,13 @@ def _assembled(app: FastAPI) -> OpenApiPart:
         if any(scheme in optional for alternative in operation.get("security", ()) for scheme in alternative):
             operation["security"].append({})  # OpenAPI's way to say: or nothing.
     return document
+
+
+def messages() -> OpenApiPart:
+    """The schemas of what our own codec reads and writes, by name."""
+    _, answers = models_json_schema([(model, "serialization") for model in ANSWERS], ref_template=SCHEMAS)
+    _, bodies = models_json_schema([(body, "validation") for body in _BODIES], ref_template=SCHEMAS)
+    return {**answers["$defs"], **bodies["$defs"]}
 
 
 def _not_asked_for(access: Access) -> set[str]:

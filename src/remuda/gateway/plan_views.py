@@ -1,4 +1,4 @@
-"""Plans of loads, as the API shows them. Nodes that have one reason are told together."""
+"""Plans of loads, as the API shows them. Nodes with one reason are shown together."""
 
 from collections import defaultdict
 from collections.abc import Mapping

@@ -1,15 +1,17 @@
-"""Inference requests under way, and their end when the frontend stops: time to finish, then an error."""
+"""Inference requests under way, and their end: where one has to end early, with an error, and when
+the frontend stops, after time to finish."""
 
 from collections import Counter
+from collections.abc import Callable
 from typing import Final
 
 import anyio
 
-from remuda.core.errors import Unavailable
+from remuda.core.errors import RemudaError, Unavailable
 from remuda.core.ids import NodeId
 from remuda.gateway.client_response import ClientResponse
 
-_CUT_OFF_S: Final = 5.0  # For those that were cut off to be told so.
+_CUT_OFF_S: Final = 5.0  # To tell those that were cut off.
 
 
 class FrontendStopping(Unavailable):
@@ -48,6 +50,12 @@ class Running:
             if (route := response.routing.route) is not None:
                 written[route.node_name] += response.tally.completion_tokens
         return written
+
+    def end_those(self, why: Callable[[ClientResponse], RemudaError | None]) -> None:
+        """For which there is a reason to: it is told to the client."""
+        for response in tuple(self._live):
+            if (error := why(response)) is not None:
+                response.end(error)
 
     async def close(self) -> None:
         """From now on requests are refused. Those under way get time to end; the rest is cut off with an

@@ -140,7 +140,7 @@ class Serving:
     installs: ModelInstalls
     uploads: ModelUploads
     galleries: ModelGalleries
-    in_flight: Callable[[ReplicaKey], int]  # Over all frontends, as far as they have told.
+    in_flight: Callable[[ReplicaKey], int]  # Over all frontends, by what they said last.
     unloads_at: Callable[[Replica], datetime | None]  # If it is not used until then; None: never.
     load_status: Callable[[str], Awaitable[LoadStatus | None]]
     routed: RoutedFleet
@@ -150,7 +150,7 @@ class Serving:
     prospects: Prospects
     benchmarks: BenchmarkStore
     servers: ServerService
-    staging_elsewhere: Callable[[], Sequence[StagingStatus]]  # As other frontends on the bus have told it.
+    staging_elsewhere: Callable[[], Sequence[StagingStatus]]  # As heard from other frontends on the bus.
     measured: Callable[[Replica], MemoryUse | None] = lambda replica: None  # What its process takes.
     storage: ModelStorage | None = None  # None: no object storage is configured.
     node_views: ObservedNodes = field(default_factory=ObservedNodes)  # Reports, parsed once.
@@ -168,7 +168,7 @@ class Inference:
     expose_node: bool = False  # Say in headers which node answered.
     refresh_models: ModelRefresh = nothing_new
     responses: ResponseKeeper | None = None  # None: none are kept, and OpenAI's Responses API is not offered.
-    links: LinkFetcher = field(default_factory=LinkFetcher)  # Unless told otherwise, it refuses them.
+    links: LinkFetcher = field(default_factory=LinkFetcher)  # By default it refuses them.
     decisions: DecisionLog = field(default_factory=DecisionLog)
     explanations: Explanations | None = None  # Of all frontends; None: nothing is explained.
 

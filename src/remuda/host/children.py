@@ -16,7 +16,7 @@ import anyio.abc
 import structlog
 
 from remuda.core.errors import ChildFailed
-from remuda.host import tether
+from remuda.host.process_family import tied
 from remuda.host.restarts import GiveUp, Restart, RestartPolicy, after_exit
 
 log = structlog.get_logger(__name__)
@@ -86,7 +86,7 @@ async def supervise(
 ) -> None:
     """Keep the process alive by policy, and raise ChildFailed when policy gives up.
 
-    `ends_with_success`: exit code 0 means that it was told to end, and it is not started again.
+    `ends_with_success`: exit code 0 means that it was asked to end, and it is not started again.
 
     `on_start` runs in each life as soon as the process exists, and is cancelled when the process ends;
     ChildFailed raised in it ends that life. This reports started once the first `on_start` is through.
@@ -178,7 +178,7 @@ def _command(spec: LaunchSpec) -> list[str]:
     if program is None:
         raise ChildFailed(f"{spec.name} cannot be started: there is no program {spec.argv[0]}")
     argv = [os.path.abspath(program), *spec.argv[1:]]
-    return tether.tied(argv) if spec.die_with_parent else argv
+    return tied(argv) if spec.die_with_parent else argv
 
 
 async def _stop(process: anyio.abc.Process, spec: LaunchSpec) -> None:

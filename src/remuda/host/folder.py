@@ -66,7 +66,7 @@ class DataFolder:
 
     @property
     def joined(self) -> Path:
-        """What `remuda join` was told, so that `remuda worker` alone resumes."""
+        """What was given to `remuda join`, so that `remuda worker` alone resumes."""
         return self.worker / "joined.json"
 
     @property

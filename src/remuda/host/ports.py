@@ -1,5 +1,6 @@
 """TCP ports of this machine: claim one, find a free one, or who has one. Refusals can be acted on."""
 
+import asyncio
 import errno
 import os
 import re
@@ -8,9 +9,14 @@ import sys
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Final
+
+import anyio
 
 from remuda.core.errors import Misconfigured
 
+LOOPBACK: Final = "127.0.0.1"
+_PROBE_S: Final = 0.5
 _BACKLOG = 2048
 _PORT_MAX = 65535
 _PROC = Path("/proc")
@@ -44,6 +50,19 @@ def free_port(host: str, preferred: Iterable[int] = ()) -> int:
         except Misconfigured:
             continue
     return _probe(host, 0)
+
+
+async def nothing_listens(port: int) -> bool:
+    """On the loopback address, for sure; one that takes no connections just now may be busy."""
+    try:
+        with anyio.move_on_after(_PROBE_S):
+            _, writer = await asyncio.open_connection(LOOPBACK, port)
+            writer.close()
+    except ConnectionRefusedError:
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def listeners(port: int) -> frozenset[int] | None:

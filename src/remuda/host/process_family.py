@@ -12,7 +12,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from datetime import timedelta
 
@@ -22,7 +22,7 @@ import anyio.to_thread
 import structlog
 
 from remuda.core.ids import BootId
-from remuda.host import descendants
+from remuda.host import descendants, tether
 from remuda.host.descendants import Identity, Mark, Seen, everyone
 from remuda.host.restarts import Restart, RestartPolicy, after_exit
 
@@ -30,6 +30,17 @@ log = structlog.get_logger(__name__)
 
 _PR_SET_CHILD_SUBREAPER = 36
 _REAP_EVERY_S = 5.0
+
+
+def tied(argv: Sequence[str], *, niceness: int = 0) -> list[str]:
+    """The command that runs the program at this absolute path tied to this process, where the kernel can, and
+    giving way to others by so much.
+
+    A program in between, because a function between fork and exec can deadlock where threads run.
+    """
+    if sys.platform != "linux":
+        return ["/usr/bin/nice", "-n", str(niceness), *argv] if niceness else [*argv]
+    return [sys.executable, "-I", "-S", tether.__file__, f"{os.getpid()}:{niceness}", *argv]
 
 
 def adopt_orphans() -> None:

@@ -1,29 +1,18 @@
 """Runs in a new child first: ties its life to its parent's, then becomes the program it was asked for.
 
-Started as a plain file by a bare interpreter, so it imports the standard library only. Linux only.
+Started by `process_family.tied`, as a plain file by a bare interpreter, so it imports the standard library
+only. Linux only.
 """
 
 import ctypes
 import os
 import sys
-from collections.abc import Sequence
 
 # By number: the module `signal` is a third of what this program costs, and every backend waits for it.
 _SIGKILL, _SIGPIPE, _SIGXFSZ = 9, 13, 25
 _SIG_DFL = None
 _PR_SET_PDEATHSIG = 1
 _CANNOT_RUN = 127
-
-
-def tied(argv: Sequence[str], *, niceness: int = 0) -> list[str]:
-    """The command that runs the program at this absolute path tied to this process, where the kernel can, and
-    giving way to others by so much.
-
-    A program in between, because a function between fork and exec can deadlock where threads run.
-    """
-    if sys.platform != "linux":
-        return ["/usr/bin/nice", "-n", str(niceness), *argv] if niceness else [*argv]
-    return [sys.executable, "-I", "-S", __file__, f"{os.getpid()}:{niceness}", *argv]
 
 
 def main() -> None:

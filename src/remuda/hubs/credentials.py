@@ -35,13 +35,21 @@ from remuda.oci.reference import canonical_registry
 from remuda.oci.transport import is_loopback
 
 
-def entry_hint(host: str) -> str:
-    """What to write where, for a host whose files are private."""
+def entry_hint(place: str) -> str:
+    """What to write where, for a place whose files are private: HOST[:PORT], or an address."""
     return (
-        f'write ["{host}"] and below it token = "..." (or username and password) into credentials.toml in '
-        "the frontend's data folder, or into the file named with --credentials-file; the format is in "
-        "docs/reference/sources.md"
+        f'write ["{_table(place)}"] and below it token = "..." (or username and password) into '
+        "credentials.toml in the frontend's data folder, or into the file named with --credentials-file; the "
+        "format is in docs/reference/sources.md"
     )
+
+
+def _table(place: str) -> str:
+    """The table that an address finds. A place without a scheme is for encrypted connections, and for this
+    machine."""
+    if "://" not in place:
+        return place
+    return str(URL(place).origin()).removeprefix("https://")
 
 
 FILE_BYTES_MAX: Final = 1 << 20

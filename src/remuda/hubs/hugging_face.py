@@ -28,7 +28,7 @@ from remuda.models.files import FILES_MAX, path_fault
 from remuda.models.gguf import parts_of
 from remuda.models.source_refs import HubModel, LocalPath
 from remuda.oci.client import RegistryClient
-from remuda.oci.errors import RegistryBusy, RegistryFailed
+from remuda.oci.errors import ContentRefused, RegistryBusy
 from remuda.oci.http_file import small_call
 from remuda.oci.transport import Response, raise_for_status
 
@@ -38,7 +38,6 @@ DEFAULT_REVISION: Final = "main"
 _MESSAGE_CHARS_MAX: Final = 300
 _NEXT: Final = re.compile(r'<([^>]+)>\s*;\s*rel="?next"?')
 _RESET: Final = re.compile(r";\s*t=(\d{1,6})")
-_TOKEN_HINT: Final = f"set HF_TOKEN to a token of your account, or {entry_hint('huggingface.co')}"
 _RESOLVE: Final = re.compile(r"[^/]+/[^/]+/resolve/[^/]+/.")
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 
@@ -177,7 +176,10 @@ class HuggingFace:
         for file in files:
             if fault := path_fault(file.path):
                 raise Invalid(f"{source.repo} has a file that cannot be used, {file.path[:200]!r}: {fault}")
-        renamed = (f"{source.repo} is now called {pinned.repo}",) if source.repo != pinned.repo else ()
+        words = (
+            f"{source.repo} is now called {pinned.repo}; name it so: the old name may be another's one day"
+        )
+        renamed = (words,) if source.repo != pinned.repo else ()
         return Resolved(replace(source, repo=pinned.repo), pinned.revision, files, notes=renamed)
 
     async def _resolve_offline(self, source: HubModel, room: AskRoom | None) -> Resolved:
@@ -231,7 +233,10 @@ class HuggingFace:
                 raise _page_came(answer)
             commit = answer.headers.get("X-Repo-Commit", "")
             if not is_commit(commit):
-                raise RegistryFailed(f"{answer.url.authority} does not say which commit {source} stands for")
+                raise ContentRefused(
+                    f"{answer.url.authority} does not say which commit {source} stands for",
+                    hint="check HF_ENDPOINT: what answers there is not a hub",
+                )
             repo, _ = _of_resolve_url(_below_endpoint(answer.url, self._settings.endpoint))
             return _Head(repo, commit, *_size_and_hash(answer.headers))
 
@@ -270,7 +275,10 @@ class HuggingFace:
         try:
             entries = _TREE.validate_json(body)
         except ValidationError as error:
-            raise RegistryFailed(f"{url.authority} sent no list of the files of {source.repo}") from error
+            raise ContentRefused(
+                f"{url.authority} sent no list of the files of {source.repo}",
+                hint="check HF_ENDPOINT: what answers there is not a hub",
+            ) from error
         return answered, [_repo_file(entry) for entry in entries if entry.type == "file"], following
 
     async def _authorization(self, url: str) -> SecretStr | None:
@@ -283,7 +291,7 @@ class HuggingFace:
         """Raise what the hub's own words mean; return where it has none. `known`: we sent a token."""
         code = answer.headers.get("X-Error-Code", "")
         if answer.status == 429:
-            raise _rate_limited(answer, known)
+            raise _rate_limited(answer, known, _token_hint(self._settings.endpoint))
         error = _meaning(repo, revision, path, known, code, answer.status, URL(self._settings.endpoint))
         if error is not None:
             server_message = answer.headers.get("X-Error-Message", "")[:_MESSAGE_CHARS_MAX]
@@ -295,9 +303,15 @@ class HuggingFace:
             raise error
 
 
+def _token_hint(endpoint: str) -> str:
+    """HF_ENDPOINT may name a mirror, or a hub within a company."""
+    return f"set HF_TOKEN to a token of your account, or {entry_hint(endpoint)}"
+
+
 def _meaning(
     repo: str, revision: str, path: str, known: bool, code: str, status: int, hub: URL
 ) -> RemudaError | None:
+    host = str(hub.origin()).partition("://")[2]  # With its port, where that is not the usual one.
     match code, status:
         case "GatedRepo", _ if known:
             return Forbidden(
@@ -307,7 +321,7 @@ def _meaning(
         case "GatedRepo", _:
             return Unauthorized(
                 f"{repo} is gated: its owner requires accepting conditions first",
-                hint=f"accept them at {hub / repo}, then {_TOKEN_HINT}",
+                hint=f"accept them at {hub / repo}, then {_token_hint(str(hub))}",
             )
         case "RevisionNotFound", _:
             return NotFound(
@@ -319,31 +333,34 @@ def _meaning(
             return NotFound(f"{repo} has no file {path!r}", hint="check the name", reason=code)
         case ("RepoNotFound", _) | ("", 401) if known and status == 401 and not code:
             return Unauthorized(
-                f"{hub.host} refuses the token that is used", hint=f"make a new one; {_TOKEN_HINT}"
+                f"{host} refuses the token that is used",
+                hint=f"make a new one; {_token_hint(str(hub))}",
             )
         case ("RepoNotFound", _) | ("", 401):
             private = "the token that is used may not see it" if known else "it is private"
             return NotFound(
-                f"{hub.host} has no repository {repo}, or {private}",
-                hint="check owner and name" + ("" if known else f"; for a private one {_TOKEN_HINT}"),
+                f"{host} has no repository {repo}, or {private}",
+                hint="check owner and name"
+                + ("" if known else f"; for a private one {_token_hint(str(hub))}"),
                 reason=code,
             )
     return None
 
 
-def _page_came(answer: Response) -> RegistryFailed:
-    return RegistryFailed(
+def _page_came(answer: Response) -> ContentRefused:
+    """Asking again brings the same."""
+    return ContentRefused(
         f"a web page came instead of the answer of {answer.url.authority}",
         hint="networks with a sign-in page answer so: sign in with a browser on the frontend's machine, or "
         "check HF_ENDPOINT and the proxy",
     )
 
 
-def _rate_limited(answer: Response, known: bool) -> RegistryBusy:
+def _rate_limited(answer: Response, known: bool, token_hint: str) -> RegistryBusy:
     reset = _RESET.search(answer.headers.get("RateLimit", ""))
     wait = reset[1] if reset else answer.headers.get("Retry-After", "")
     after = timedelta(seconds=int(wait)) if wait.isdecimal() else None
-    more = "" if known else f"{_TOKEN_HINT}: accounts may ask more often"
+    more = "" if known else f"{token_hint}: accounts may ask more often"
     return RegistryBusy(f"{answer.url.authority} answers that it was asked too often", after, hint=more)
 
 

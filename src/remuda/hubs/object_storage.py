@@ -1,9 +1,9 @@
 """Model files in storage that speaks S3."""
 
-from collections.abc import AsyncIterator, Iterator, Mapping, Set
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Set
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Final
 
 from anyio.to_thread import run_sync
@@ -18,13 +18,20 @@ from remuda.models.source_refs import BucketObject
 from remuda.oci.blobs import BlobStore, OnBytes
 from remuda.oci.client import RegistryClient
 from remuda.oci.disk import require_headroom
-from remuda.oci.errors import RegistryFailed, VersionChanged
+from remuda.oci.errors import RegistryFailed, Unreached, VersionChanged
 from remuda.oci.http_file import small_call
 from remuda.oci.transport import BodyStream
+from remuda.s3 import limits
+from remuda.s3.account import AccountNames, S3Account, StorageFailed, StorageRefused, StorageUnreached
 from remuda.s3.client import ObjectChanged, ObjectFacts, S3Storage
-from remuda.s3.requests import S3Account, StorageFailed, StorageRefused
 
 DEFAULT_REGION: Final = "us-east-1"
+_OF_ENVIRONMENT: Final = AccountNames(
+    *(
+        f"{name} of the frontend's environment"
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_REGION", "AWS_ENDPOINT_URL")
+    )
+)
 _WHOLE_BODY: Final = timedelta(days=30)  # There is no limit on how long bytes may take, only on silence.
 
 
@@ -52,8 +59,10 @@ class ObjectStorage:
         return BucketSupplier(self._client, self._bucket(source, credentials), source)
 
     def _bucket(self, source: BucketObject, credentials: SourceCredentials) -> "Bucket":
-        account = credentials.find(f"s3://{source.bucket}/{source.key}")
-        return Bucket(source.bucket, account or account_of(self._env))
+        found = credentials.find(f"s3://{source.bucket}/{source.key}")
+        account = found or account_of(self._env)
+        names = _OF_ENVIRONMENT if found is None and account.access_key_id else _of_file(source.bucket)
+        return Bucket(source.bucket, account, names, self._client.clock.now)
 
     async def _facts(self, bucket: "Bucket", key: str) -> ObjectFacts:
         return await small_call(self._client, key, lambda: bucket.facts(key))
@@ -62,9 +71,10 @@ class ObjectStorage:
 class Bucket:
     """One bucket, as one account sees it. Its failures are those of every source."""
 
-    def __init__(self, name: str, account: SourceCredential) -> None:
+    def __init__(
+        self, name: str, account: SourceCredential, names: AccountNames, now: Callable[[], datetime]
+    ) -> None:
         self._name = name
-        self._key_id = account.access_key_id
         self._storage = S3Storage(
             S3Account(
                 account.endpoint,
@@ -73,9 +83,11 @@ class Bucket:
                 SecretStr(account.access_key_id) if account.access_key_id else None,
                 account.secret_access_key if account.access_key_id else None,
                 account.session_token if account.session_token.get_secret_value() else None,
+                names,
             ),
             _WHOLE_BODY,
             retries=0,  # Ours are counted by the bytes that they bring.
+            now=now,
         )
 
     async def facts(self, key: str) -> ObjectFacts:
@@ -86,9 +98,11 @@ class Bucket:
         with self._translated(prefix):
             return await self._storage.listed(prefix)
 
-    async def stream(self, key: str, facts: ObjectFacts, start: int) -> AsyncIterator[bytes]:
+    async def stream(
+        self, key: str, facts: ObjectFacts, start: int, piece_bytes: int
+    ) -> AsyncIterator[bytes]:
         with self._translated(key):
-            async for chunk in self._storage.stream(key, facts, start):
+            async for chunk in self._storage.stream(key, facts, start, piece_bytes):
                 yield chunk
 
     @contextmanager
@@ -96,19 +110,17 @@ class Bucket:
         what = f"s3://{self._name}/{key}"
         try:
             yield
-        except NotFound:
-            raise NotFound(f"there is no {what}", hint="check bucket and key") from None
-        except StorageRefused:
-            used = f"the key {self._key_id}" if self._key_id else "no key"
-            raise Forbidden(
-                f"{what} may not be read with {used}",
-                hint=f"put access_key_id and secret_access_key of s3://{self._name} into the "
-                "credentials file",
-            ) from None
+        except NotFound as error:  # With a hint it is the bucket that is not there.
+            known = NotFound(error.message, hint=error.hint) if error.hint else None
+            raise known or NotFound(f"there is no {what}", hint="check bucket and key") from None
+        except StorageRefused as error:
+            raise Forbidden(error.message, hint=error.hint) from None
         except ObjectChanged:
             raise VersionChanged(f"{what} was replaced while it was being fetched") from None
+        except StorageUnreached as error:
+            raise Unreached(error.message, hint=error.hint) from None
         except StorageFailed as error:
-            raise RegistryFailed(error.message) from error
+            raise RegistryFailed(error.message, hint=error.hint) from error
 
 
 @dataclass(slots=True)
@@ -119,6 +131,7 @@ class BucketSupplier:
     bucket: Bucket
     source: BucketObject
     _known: ObjectFacts | None = None
+    _broken: bool = False  # It was opened before, and is again.
 
     @property
     def name(self) -> str:
@@ -133,7 +146,12 @@ class BucketSupplier:
     async def opened(self, offset: int, avoid: Set[str]) -> AsyncIterator[BodyStream]:
         known = self._known
         assert known is not None, "it was prepared"
-        yield BodyStream(offset, known.size, lambda: self.bucket.stream(self.source.key, known, offset))
+        large = not self._broken and known.size - offset >= limits.SMOOTH_FROM_BYTES
+        piece_bytes = limits.SMOOTH_STREAM_BYTES if large else limits.STREAM_BYTES
+        self._broken = True
+        yield BodyStream(
+            offset, known.size, lambda: self.bucket.stream(self.source.key, known, offset, piece_bytes)
+        )
 
 
 def account_of(env: Mapping[str, str]) -> SourceCredential:
@@ -144,6 +162,13 @@ def account_of(env: Mapping[str, str]) -> SourceCredential:
         session_token=SecretStr(env.get("AWS_SESSION_TOKEN", "")),
         endpoint=env.get("AWS_ENDPOINT_URL_S3") or env.get("AWS_ENDPOINT_URL", ""),
         region=env.get("AWS_REGION") or env.get("AWS_DEFAULT_REGION", ""),
+    )
+
+
+def _of_file(bucket: str) -> AccountNames:
+    where = f'of ["s3://{bucket}"] in the credentials file'
+    return AccountNames(
+        f"access_key_id {where}", f"secret_access_key {where}", f"region {where}", f"endpoint {where}"
     )
 
 

@@ -25,7 +25,7 @@ from remuda.models.source_refs import WheelFile
 from remuda.oci.blobs import BlobStore, OnBytes, WantedBlob
 from remuda.oci.client import RegistryClient
 from remuda.oci.disk import require_headroom
-from remuda.oci.errors import ContentRefused, RegistryFailed, VersionChanged
+from remuda.oci.errors import ContentRefused, VersionChanged
 from remuda.oci.fetch import fetch_blob
 from remuda.oci.http_file import HttpFile, small_call
 from remuda.oci.sources import local_stream, place_key
@@ -294,7 +294,7 @@ def _from_json(body: bytes, what: str) -> tuple[_ListedFile, ...]:
     try:
         return _Listing.model_validate_json(body).files
     except ValidationError as error:
-        raise RegistryFailed(f"{what}: the answer is not a list of files") from error
+        raise ContentRefused(f"{what}: the answer is not a list of files") from error
 
 
 def _from_html(body: bytes) -> tuple[_ListedFile, ...]:

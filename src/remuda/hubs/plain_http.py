@@ -73,7 +73,7 @@ class HttpSupplier:
         if answer.status == 404:
             raise NotFound(
                 f"{self.name} does not exist",
-                hint=f"check the address; if it is private, {entry_hint(answer.url.authority)}",
+                hint=f"check the address; if it is private, {entry_hint(str(answer.url))}",
             )
         if answer.status not in (401, 403) or answer.url.origin() != self._url.origin():
             return
@@ -81,7 +81,7 @@ class HttpSupplier:
         refusal = Unauthorized if answer.status == 401 else Forbidden
         raise refusal(
             f"the server refuses {self.name} with status {answer.status}, {used}",
-            hint=f"if it is private, {entry_hint(self._url.authority)}",
+            hint=f"if it is private, {entry_hint(str(self._url))}",
         )
 
     def _refuse_page(self, answer: Response) -> None:

@@ -74,7 +74,7 @@ class Variant:
 
     @property
     def need_bytes(self) -> int:
-        """Memory, as far as that can be told from the size alone."""
+        """Memory, as far as the size alone shows it."""
         return memory_need(None, self.size, ModelConfig(), 0, 1).total_bytes
 
     def __str__(self) -> str:

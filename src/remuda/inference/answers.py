@@ -51,7 +51,7 @@ class Usage(NamedTuple):
     cached_tokens: int | None = None  # Of the prompt: known from an earlier one, so not computed again.
     reasoning_tokens: int | None = None  # Of the completion.
     prompt_ms: float | None = None  # For reading the prompt.
-    completion_ms: float | None = None  # For writing the answer. Of several answers neither is told.
+    completion_ms: float | None = None  # For writing the answer. Unknown for several answers.
 
     @property
     def total_tokens(self) -> int:

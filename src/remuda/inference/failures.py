@@ -4,7 +4,7 @@ import re
 from enum import StrEnum
 from typing import Final
 
-from remuda.core.errors import PeerFailed
+from remuda.core.errors import Forbidden, PeerFailed
 
 HIDDEN: Final = "***"
 SECRET_CHARS_MIN: Final = 6  # Shorter ones are keys in name only, and stand in ordinary words.
@@ -118,8 +118,18 @@ class Unlimited(Unaffordable):
         super().__init__(message, hint=hint, status=400)
 
 
+class Unpriced(Unaffordable):
+    """The model has no price, so that it may not be used: it is not the client's to change, and
+    trying again is of no use."""
+
+    code = Forbidden.code
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, status=Forbidden.http_status)
+
+
 class Unmetered(Unaffordable):
-    """What a request of this kind costs on a server that is paid for cannot be told before."""
+    """What a request of this kind costs on a server that is paid for is not known before it is answered."""
 
     code = RequestUnsupported.code
 

@@ -238,7 +238,7 @@ _SCALARS: Final = frozenset({str, int, float, bool})
 
 
 def _present(value: object) -> object:
-    """Most members are absent or plain, and each request has dozens: those are told apart first."""
+    """Most members are absent or plain, and each request has dozens: those are recognised first."""
     if isinstance(value, list):
         return [_present(item) for item in value]
     if not isinstance(value, Struct):

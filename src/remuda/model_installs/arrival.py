@@ -14,8 +14,14 @@ from remuda.hubs.model import ModelHints
 from remuda.model_installs.companions import COMPANION, artifact_folder
 from remuda.model_installs.naming import folder_of
 from remuda.models.config import ModelConfig, Parameters, Template
-from remuda.models.gguf import parts_of, read_header
-from remuda.models.gguf_file import describe_gguf, open_gguf
+from remuda.models.gguf import GgufHeader, parts_of, read_header
+from remuda.models.gguf_file import (
+    Projector,
+    choose_projector,
+    describe_gguf,
+    open_gguf,
+    unfit_projector,
+)
 from remuda.models.model_folder import FOLDER_CONFIGS, TEXT_BACKENDS, folder_backends, folder_purpose
 from remuda.models.reading import read_model, write_model
 from remuda.models.templates import check_ollamas
@@ -43,8 +49,7 @@ _SAMPLING: Final = {
 class _Found:
     path: str  # Below the folder of models.
     role: str  # Empty: the model itself.
-    sees: bool
-    hears: bool
+    header: GgufHeader
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +132,8 @@ def _described(arrival: Arrival, over: Mapping[str, object]) -> ModelConfig:
     path = wanted if wanted in models else models[0]
     gguf = open_gguf(arrival.folder / path)
     config = describe_gguf(gguf.first.name, gguf.header, path)
-    config = config.model_copy(update={"name": arrival.name, **_companions(config, found)})
+    more = _companions(config, gguf.header, found)
+    config = config.model_copy(update={"name": arrival.name, **more})
     return _hinted(config, arrival.hints, has_template=gguf.header.has_chat_template)
 
 
@@ -138,13 +144,28 @@ def _named_file(over: Mapping[str, object]) -> str:
     return named if isinstance(named, str) else ""
 
 
-def _companions(config: ModelConfig, found: Sequence[_Found]) -> dict[str, object]:
+def projector_left_out(arrival: Arrival, config: ModelConfig) -> str:
+    """Why the projector that came with a model is not used; empty: it is, or none came."""
+    if config.mmproj or config.file not in arrival.paths or not _is_first(config.file):
+        return ""
+    found = [_look(arrival, path) for path in sorted(arrival.paths) if _is_first(path)]
+    header = next(one.header for one in found if one.path == config.file)
+    return unfit_projector(PurePosixPath(config.file).name, header, _projectors(found))
+
+
+def _projectors(found: Sequence[_Found]) -> list[Projector]:
+    return [Projector(one.path, one.header) for one in found if one.role == _PROJECTOR]
+
+
+def _companions(config: ModelConfig, header: GgufHeader, found: Sequence[_Found]) -> dict[str, object]:
     """The keys for what belongs to the model."""
     changes: dict[str, object] = {}
-    if projector := next((one for one in found if one.role == _PROJECTOR), None):
+    name = PurePosixPath(config.file).name
+    if projector := choose_projector(name, header, _projectors(found)):
         changes["mmproj"] = projector.path
-        sees = {"vision"} if projector.sees or not projector.hears else set[str]()
-        audible = {"audio"} if projector.hears else set[str]()
+        hears = projector.header.hears
+        sees = {"vision"} if projector.header.sees or not hears else set[str]()
+        audible = {"audio"} if hears else set[str]()
         changes["known_usecases"] = (
             *config.known_usecases,
             *sorted((sees | audible) - {*config.known_usecases}),
@@ -169,7 +190,7 @@ def _look(arrival: Arrival, path: str) -> _Found:
     except Invalid as error:
         raise type(error)(f"{path}: {error.message}", hint=error.hint) from None
     role = _PROJECTOR if header.is_projector else _ADAPTER if header.kind == _ADAPTER else ""
-    return _Found(path, role or arrival.roles.get(path, ""), header.sees, header.hears)
+    return _Found(path, role or arrival.roles.get(path, ""), header)
 
 
 def _of_folder(arrival: Arrival) -> ModelConfig:

@@ -9,7 +9,7 @@ from typing import Final
 
 import anyio
 
-from remuda.core.errors import RemudaError
+from remuda.core.tasks import side_by_side
 from remuda.hubs.model import RemoteFile
 from remuda.hubs.packed_layers import in_archive
 from remuda.model_installs.ports import ModelHub
@@ -90,6 +90,10 @@ class FetchProgress:
     def checking(self) -> None:
         self._phase = CHECKING
 
+    @property
+    def fetched_bytes(self) -> int:
+        return sum(self._done)
+
     def shown(self) -> FetchShown:
         if not self._files:
             return FetchShown(self._waits or self._phase)
@@ -101,7 +105,7 @@ class FetchProgress:
             len(self._files),
             self._done[place],
             self._files[place].size or 0,
-            sum(self._done),
+            self.fetched_bytes,
             self._total,
         )
 
@@ -123,22 +127,13 @@ class SideBySide:
     ) -> Sequence[ManifestFile]:
         """In the order that they have; each is held until `holds` is closed."""
         fetched: list[ManifestFile | None] = [None] * len(files)
-        failures: list[RemudaError] = []
 
         async def bring(place: int) -> None:
-            try:
-                fetched[place] = await self._one(files[place], place, holds)
-                async with self._noting:
-                    await on_fetched(tuple(fetched))
-            except RemudaError as error:
-                failures.append(error)
-                tasks.cancel_scope.cancel()
+            fetched[place] = await self._one(files[place], place, holds)
+            async with self._noting:
+                await on_fetched(tuple(fetched))
 
-        async with anyio.create_task_group() as tasks:
-            for place in range(len(files)):
-                tasks.start_soon(bring, place)
-        if failures:
-            raise failures[0]
+        await side_by_side(len(files), bring)
         return [file for file in fetched if file is not None]
 
     async def _one(self, file: RemoteFile, place: int, holds: ExitStack) -> ManifestFile:

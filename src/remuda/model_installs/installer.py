@@ -6,16 +6,27 @@ here before.
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Final
 
 import anyio
 import structlog
 from anyio.to_thread import run_sync
 
-from remuda.core.errors import Conflict, Invalid, NotFound, PeerFailed, Problem, RemudaError
+from remuda.core.errors import (
+    Conflict,
+    Forbidden,
+    Invalid,
+    NotFound,
+    PeerFailed,
+    Problem,
+    Rejected,
+    RemudaError,
+    Unauthorized,
+)
 from remuda.core.ids import FrontendId
 from remuda.hubs.model import AskRoom, RemoteFile, Resolved
-from remuda.model_installs.arrival import Arrival, described, template_fault
+from remuda.model_installs.arrival import Arrival, described, projector_left_out, template_fault
 from remuda.model_installs.fetching import FetchProgress, SideBySide
 from remuda.model_installs.library import Arrived, BroughtModel, ModelLibrary
 from remuda.model_installs.naming import folder_of
@@ -29,10 +40,11 @@ from remuda.model_installs.ports import (
 from remuda.model_installs.rooms import first_of
 from remuda.model_installs.source_files import SourceFiles
 from remuda.model_installs.uploads import is_uploaded
+from remuda.models.facts import facts_of
 from remuda.models.files import Manifest, ManifestFile, checked_path, make_manifest
 from remuda.models.model_folder import folder_backends
 from remuda.models.reading import read_model, write_model
-from remuda.oci.errors import ContentRefused, DiskFull, Unreached
+from remuda.oci.errors import ContentRefused, DiskFull, UnknownHost, Unreached
 from remuda.oci.pauses import FetchPause, telling_pauses
 from remuda.ops.model import DoneWithNote, Ending, ModelSpec, NotNeeded, Step
 from remuda.scheduler.model import ADDED, StoredModel
@@ -41,6 +53,8 @@ log = structlog.get_logger(__name__)
 
 ALREADY_INSTALLED: Final = "already installed, and its source has nothing newer"
 _TELL_EVERY_S: Final = 0.3
+_ELSEWHERE: Final = (PeerFailed, NotFound, ContentRefused, Unauthorized, Forbidden)
+"""Failures after which a mirror may still have the model."""
 _TAKEN_OVER: Final = NotNeeded("it is not wanted any more, or another frontend has taken over")
 
 
@@ -54,7 +68,7 @@ class InstallerDeps:
     table: ModelTable
     frontend: FrontendId
     backends: ChooseBackend = first_of
-    patient: frozenset[str] = frozenset()  # Models that nobody waits for: their sources may be reached later.
+    patient: frozenset[str] = frozenset()  # Models that no caller waits for: their sources may be away.
 
 
 class Installer:
@@ -81,6 +95,7 @@ class _Install:
         self._spec = step.source.model or ModelSpec()
         self._progress = FetchProgress()
         self._reached = False  # Some source has said what the model is.
+        self._kept_bytes = 0  # Of the source that brought most.
 
     async def keep_telling(self) -> None:
         seq, published = 0, None
@@ -101,27 +116,36 @@ class _Install:
         self._progress.waits("" if pause is None else str(pause))
 
     async def _from_any(self) -> Ending:
-        problem: Problem | None = None
+        problems: list[Problem] = []
+        known = False  # Whether there is a host of the name that any source has.
         for text in (self._step.source.uri, *self._spec.mirrors):
             try:
                 return await self._from(text)
-            except (PeerFailed, NotFound) as error:
+            except _ELSEWHERE as error:
                 log.warning("model_source_failed", source=text, model=self._name, reason=error.message)
                 self._reached = self._reached or not isinstance(error, Unreached)
-                problem = problem or error.problem()
+                known = known or not isinstance(error, UnknownHost)
+                problems.append(error.problem())
+                self._kept_bytes = max(self._kept_bytes, self._progress.fetched_bytes)
             except DiskFull as error:  # Waiting frees nothing: a person has to.
                 return replace(error.problem(), retryable=False)
             except RemudaError as error:
                 return error.problem()
-        return self._unless_unreached(problem)
+        # What may pass counts: the source may be back where its mirrors never had the model.
+        problem = next((one for one in problems if one.retryable), problems[0])
+        if problem.retryable and self._kept_bytes:
+            problem = replace(problem, kept_bytes=self._kept_bytes)
+        return self._unless_unreached(problem, known=known)
 
-    def _unless_unreached(self, problem: Problem | None) -> Problem | None:
-        """An address where nobody answers is most likely wrong, and each fetch has tried it several times:
-        who waits is told, and decides. What has failed in another way before is tried on."""
-        if problem is None or self._reached or self._step.failures or self._name in self._deps.patient:
+    def _unless_unreached(self, problem: Problem, *, known: bool) -> Problem:
+        """A source that does not answer is tried for a while. A host that does not exist is most likely
+        misspelled: that is reported at once, unless it was there before, or no caller waits."""
+        if self._reached or not problem.retryable:
             return problem
-        hint = problem.hint or "see that it can be reached from the frontend's machine, then install it again"
-        return replace(problem, hint=hint, retryable=False)
+        if known or self._step.problem is not None or self._name in self._deps.patient:
+            hint = problem.hint or "see that it can be reached from the frontend's machine"
+            return replace(problem, hint=hint, unanswered=1)
+        return replace(problem, hint="check how it is spelled", retryable=False)
 
     async def _from(self, text: str) -> Ending:
         self._progress = FetchProgress()
@@ -231,11 +255,13 @@ class _Install:
             before = await self._known()  # Downloads take hours, in which people add and edit models.
             if before is not None and _still_fits(before, paths):
                 text, config = before.text, read_model(before.text)
+            left_out = await run_sync(projector_left_out, arrival, config)
             brought = BroughtModel(self._name, step.op, manifest.files)
             await run_sync(library.publish, brought, staged)
         finally:
             with anyio.CancelScope(shield=True):
                 await run_sync(library.discard_staged, step.op)
+        manifest = await run_sync(_with_facts, manifest, library.models, config.file)
         model = StoredModel(
             self._name, text, config.revision, ADDED, manifest=manifest, kept_by=self._deps.frontend
         )
@@ -246,8 +272,19 @@ class _Install:
         log.info("model_installed", model=self._name, source=step.source.uri, bytes=manifest.size)
         warning = choice.warning if config.backend == choice.backend else ""
         unused = "" if config.template.use_tokenizer_template else template_fault(resolved.hints)
-        notes = (self._choice(resolved), *resolved.notes, warning, unused)
+        notes = (self._choice(resolved), *resolved.notes, warning, unused, left_out)
         return DoneWithNote("; ".join(filter(None, notes))) if any(notes) else None
+
+
+def _with_facts(manifest: Manifest, models: Path, file: str) -> Manifest:
+    """With what the model says of itself, which other frontends cannot read. Blocks on the disk."""
+    if not file:
+        return manifest
+    try:
+        facts = facts_of(models / file)
+    except (Rejected, OSError):  # It says nothing of itself, and is described by a person.
+        return manifest
+    return manifest.model_copy(update={"facts": facts, "described": file})
 
 
 def _roles(name: str, resolved: Resolved) -> Mapping[str, str]:

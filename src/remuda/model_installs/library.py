@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from pathlib import Path
 from stat import S_ISREG
 from typing import Final, NamedTuple
@@ -29,6 +30,8 @@ log = structlog.get_logger(__name__)
 
 _STAGING: Final = ".installing-"  # Hidden: neither workers nor backends look there.
 _READ_ONLY: Final = 0o444
+_NO_BUDGET: Final = 1 << 62
+UNUSED: Final = timedelta(days=3)  # For which what has come for an install that failed waits for another try.
 
 
 class Stamp(NamedTuple):
@@ -104,11 +107,14 @@ class ModelLibrary:
     def arrived(self, op: str, revision: str) -> Mapping[str, str]:
         """Which files have come before for this operation, with digests that only it knows. What
         has no revision may be another file by now."""
+        note = self._note_of_arrival(op)
+        return note.digests if note is not None and revision and note.revision == revision else {}
+
+    def _note_of_arrival(self, op: str) -> Arrived | None:
         try:
-            note = _ARRIVED.validate_json(self._arrival(op).read_bytes())
+            return _ARRIVED.validate_json(self._arrival(op).read_bytes())
         except (OSError, ValidationError):
-            return {}
-        return note.digests if revision and note.revision == revision else {}
+            return None
 
     def note_arrived(self, op: str, arrived: Arrived) -> None:
         """Best effort: without it the same is fetched again."""
@@ -279,6 +285,27 @@ class ModelLibrary:
         for folder in self.models.glob(f"{_STAGING}*"):
             if folder.name.removeprefix(_STAGING) not in at_work:
                 shutil.rmtree(folder, ignore_errors=True)
+
+    def sweep_content(self, keep: Collection[str], at_work: Collection[str], unused_since: datetime) -> None:
+        """What failed or cancelled installs have left and no later one has taken up. Those `at
+        work` find what had come for them, also after days."""
+        notes = [note for op in at_work if (note := self._note_of_arrival(op)) is not None]
+        coming = {f"sha256:{sha256}" for note in notes for sha256 in note.digests.values()}
+        kept = frozenset({*keep, *self._in_models(), *coming})
+        try:
+            swept = self.blobs.sweep(kept, _NO_BUDGET, unused_since, partials=not at_work)
+        except OSError as error:
+            log.warning("unused_model_content_not_removed", reason=os_reason(error))
+            return
+        if swept.freed_bytes:
+            log.info("unused_model_content_removed", bytes=swept.freed_bytes)
+
+    def unused_bytes(self) -> int:
+        """What has come of models that are not installed, and is not being fetched now."""
+        return self.blobs.unheld_bytes(self._in_models())
+
+    def _in_models(self) -> frozenset[str]:
+        return frozenset(file.digest for note in self.brought() for file in note.files)
 
     def _unlink(self, path: str) -> None:
         target = self.models / path

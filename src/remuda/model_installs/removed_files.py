@@ -86,7 +86,7 @@ def _config(model: StoredModel) -> ModelConfig | None:
 
 
 def brought_for(model: str, nodes: Iterable[Standing]) -> Iterator[str]:
-    """What their workers have fetched for it, as far as they told."""
+    """What their workers have fetched for it, by their reports."""
     for one in nodes:
         report = _last_report(one)
         for file in () if report is None else report.model_files:
@@ -95,7 +95,7 @@ def brought_for(model: str, nodes: Iterable[Standing]) -> Iterator[str]:
 
 
 def has_any(node: Standing, paths: Collection[str]) -> bool:
-    """As it told last, also in an earlier life."""
+    """As last reported, also in an earlier life."""
     report = _last_report(node)
     if report is None:
         return False
@@ -104,11 +104,13 @@ def has_any(node: Standing, paths: Collection[str]) -> bool:
 
 def may_have_unreported(node: Standing, loads: Iterable[View]) -> bool:
     """Whether one of these loads may have brought files to it since it reported last: a worker that dies soon
-    after a load, or during one, has not told of them."""
+    after a load, or during one, has not told of them. Or a part of them: of that it tells no paths."""
+    report = _last_report(node)
+    parts = report is not None and bool(report.model_files_partial)
     for load in loads:
         if any(step.node == node.node.id for step in load.steps):
             ended = load.operation.finished_at
-            if ended is None or node.node.last_heartbeat < ended + _REPORTED_WITHIN:
+            if parts or ended is None or node.node.last_heartbeat < ended + _REPORTED_WITHIN:
                 return True
     return False
 

@@ -2,7 +2,7 @@
 frontend looks for itself which of what it has brought belongs to no model any more.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -11,8 +11,9 @@ import structlog
 from anyio.abc import TaskStatus
 from anyio.to_thread import run_sync
 
+from remuda.core.clock import Clock
 from remuda.core.errors import RemudaError
-from remuda.model_installs.library import BroughtModel, ModelLibrary, Removed
+from remuda.model_installs.library import UNUSED, BroughtModel, ModelLibrary, Removed
 from remuda.model_installs.ports import InstalledModels, ModelTable
 from remuda.model_installs.removed_files import users_of
 from remuda.model_installs.uploads import ModelUploads, uploaded
@@ -46,7 +47,9 @@ class Remover:
         operations: OpStore,
         table: ModelTable,
         uploads: ModelUploads,
+        clock: Clock,
     ) -> None:
+        self._clock = clock
         self._library = library
         self._store = store
         self._operations = operations
@@ -79,6 +82,7 @@ class Remover:
             await self._uploads.sweep({uploaded(view.operation.source.uri) for view in live})
             models = await self._store.models()
             await run_sync(self._library.sweep_staging, set(coming.values()))
+            await run_sync(self._sweep_content, models, set(coming.values()))
             names = {one.name for one in models} | set(coming)
             paths = {file.path for one in models if one.manifest is not None for file in one.manifest.files}
             unused = [
@@ -89,6 +93,10 @@ class Remover:
             ]
             gone = [one for one in unused if await self._is_known(one)]
             return await run_sync(self._remove, gone, models) if gone else Tidied()
+
+    def _sweep_content(self, models: Sequence[StoredModel], at_work: Collection[str]) -> None:
+        digests = {digest for one in models if one.manifest is not None for digest in one.manifest.digests}
+        self._library.sweep_content(digests, at_work, self._clock.now() - UNUSED)
 
     async def _is_known(self, brought: BroughtModel) -> bool:
         """Whether this database has ever had the model: a frontend that was started with another one removes

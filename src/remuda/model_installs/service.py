@@ -58,6 +58,7 @@ from remuda.ops.model import (
     Step,
 )
 from remuda.ops.ports import UNCOUNTED, Figures, Filter, OpSignal, OpStore, Submitted, View
+from remuda.scheduler.claimed_names import ClaimedNames
 from remuda.scheduler.model import StoredModel
 from remuda.scheduler.service import being_installed
 from remuda.wire.sizes import parse_size
@@ -132,7 +133,9 @@ class ModelInstalls:
         holder: HoldingFrontend,
         local_sources: bool = False,
         figures: Figures = UNCOUNTED,
+        claims: ClaimedNames,
     ) -> None:
+        self._claims = claims
         self._models_path = models_path
         self._operations = operations
         self._store = store
@@ -181,9 +184,15 @@ class ModelInstalls:
         views = await self._operations.views(live)
         return views[0] if views and find(await self._galleries(what), what) is None else None
 
-    async def check_upload(self, name: str, upload: str) -> None:
+    async def check_upload(self, name: str, upload: str, sha256: str = "") -> None:
         """Before the first byte: Conflict where it could not be installed under this name."""
-        await self._check_name(checked_name(name), f"upload:{upload}")
+
+        async def brought() -> str:
+            return sha256
+
+        source = f"upload:{upload}"
+        await self._check_model(checked_name(name), source)
+        await self._claims.superseded(name, brought, source)
 
     async def discard_upload(self, upload: str, file_key: str = "") -> None:
         """Remove one file of an upload, or without a key all of it. Conflict while it is being installed."""
@@ -324,6 +333,8 @@ class ModelInstalls:
             hint = (
                 "for a file of your machine: remuda models add FILE; for one of the frontend's: file:///PATH"
             )
+        elif what.startswith("ollama:") and (named := what.removeprefix("ollama:").lstrip("/")):
+            hint = f"from Ollama: {pasted(f'ollama://{named}')}"
         elif "/" in what:
             hint = f"from Hugging Face: {pasted(f'hf://{what}')}; from Ollama: {pasted(f'ollama://{what}')}"
         else:
@@ -334,20 +345,21 @@ class ModelInstalls:
 
     async def _check(self, wanted: WantedModel) -> None:
         """Before anything is written. What changes until the operation begins is found then."""
-        await self._check_name(wanted.name, str(wanted.source))
 
-    async def _check_name(self, name: str, source: str) -> None:
+        async def brought() -> str:
+            match wanted.source:
+                case UploadedFiles(upload):
+                    found = await self._uploads.complete(upload)
+                    return found[0].file.sha256 if len(found) == 1 else ""
+            return ""
+
+        await self._check_model(wanted.name, str(wanted.source))
+        await self._claims.take_over(wanted.name, brought, str(wanted.source))
+
+    async def _check_model(self, name: str, source: str) -> None:
         found = next((one for one in await self._store.models() if one.name == name), None)
         if found is not None:
             check_replaceable(found, source)
-        under_way = Filter(finished=False, kinds=_INSTALLS, model=name, limit=10)
-        for view in await self._operations.views(under_way):
-            other = view.operation
-            if other.source.uri != source:
-                raise Conflict(
-                    f"{name} is being installed from {other.source.uri}, by operation {other.id}",
-                    hint="wait for it, cancel it, or choose another name with --name",
-                )
 
     # Removing.
 

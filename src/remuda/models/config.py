@@ -9,7 +9,9 @@ import hashlib
 import json
 import math
 import re
-from typing import Annotated, Final, Literal, Self
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Annotated, Any, Final, Literal, Self
 
 import yaml
 from pydantic import (
@@ -383,6 +385,11 @@ class ModelConfig(Section):
         return self.everywhere or bool(self.min_replicas or self.max_replicas)
 
     @property
+    def on_llama(self) -> bool:
+        """Served by llama.cpp or one of its kin, which is also what serves a model that names no backend."""
+        return not self.backend or "llama" in self.backend
+
+    @property
     def id(self) -> str:
         """What requests call it."""
         return self.name or self.parameters.model
@@ -392,7 +399,7 @@ class ModelConfig(Section):
         """Its file or folder below the models folder, or a repository's name."""
         return self.parameters.model
 
-    @property
+    @cached_property  # Every look at the fleet compares it with that of each replica.
     def revision(self) -> str:
         """Of what replicas are made from: another one must not be served by replicas of this. What was not
         written does not count, so that frontends of two versions agree, though one knows more keys."""
@@ -402,3 +409,9 @@ class ModelConfig(Section):
         elsewhere |= {"download_files", "artifacts"}
         kept = self.model_dump(mode="json", exclude=elsewhere, exclude_defaults=True)
         return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:16]
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """Of another configuration another revision."""
+        copied = super().model_copy(update=update, deep=deep)
+        copied.__dict__.pop("revision", None)
+        return copied

@@ -38,7 +38,7 @@ class FileHashes:
         self._threads: anyio.CapacityLimiter | None = None
 
     async def of(self, path: Path, on_bytes: OnHashed = lambda _: None) -> str:
-        """In hexadecimal. `on_bytes` is told now and then how much has been read; others who ask for the same
+        """In hexadecimal. `on_bytes` gets now and then how much was read; others who ask for the same
         file wait. NotFound or Unavailable when it cannot be read."""
         turn = self._turns.setdefault(str(path), anyio.Lock())
         async with turn:

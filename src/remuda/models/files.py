@@ -8,6 +8,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from remuda.core.errors import Invalid
 from remuda.core.field_errors import field_error
+from remuda.models.gguf import ModelFacts
 
 FILES_MAX: Final = 10_000
 PATH_CHARS_MAX: Final = 1_024
@@ -95,6 +96,9 @@ class Manifest(BaseModel):
     choice: str = ""
     notes: tuple[str, ...] = ()
     """What else was to be known about the source when it was installed: that a repository was renamed."""
+    facts: ModelFacts | None = None
+    """What `described` said of itself, for frontends that do not have it."""
+    described: str = ""  # The file or folder that the model's configuration named then.
 
     @property
     def size(self) -> int:

@@ -174,6 +174,25 @@ class GgufHeader:
         return sum(self.head_counts_kv)
 
 
+@dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """What a model's files say of themselves, whatever their format: for people, and for the memory it takes.
+    Numbers are 0 and texts empty where the files say nothing."""
+
+    format: str  # `gguf` or `safetensors`.
+    layout: GgufHeader  # Architecture, context, layers and so on; of a folder in the same terms.
+    size_bytes: int
+    parameters: int
+    precision: str  # The quantisation of a GGUF file, or the type of most numbers.
+    files: tuple[str, ...]  # Names, all in one folder.
+    projector: str = ""  # The name of one that lies beside it and fits it.
+
+    @property
+    def header(self) -> GgufHeader | None:
+        """Of a GGUF file."""
+        return self.layout if self.format == "gguf" else None
+
+
 def read_header(file: BinaryIO) -> GgufHeader:
     """From the beginning of the file. Invalid, in words for its owner, for anything that is no sound GGUF."""
     return _header(*_metadata(_Source(file)))
@@ -377,10 +396,17 @@ def _header(found: Mapping[str, GgufValue], tensors: int) -> GgufHeader:
         label_count=labels.count if isinstance(labels, GgufList) else 0,
         has_chat_template=bool(found.get("tokenizer.chat_template")),
         split_count=_number(found, "split.count") or 0,
-        projection_length=_number(own, "vision.projection_dim") or _number(own, "audio.projection_dim") or 0,
+        projection_length=_projection_length(own),
         sees=bool(own.get("has_vision_encoder")),
         hears=bool(own.get("has_audio_encoder")),
     )
+
+
+def _projection_length(own: Mapping[str, GgufValue]) -> int:
+    """Projectors of the first LLaVA give the width within CLIP there, which says nothing of the model's."""
+    if own.get("has_llava_projector"):
+        return 0
+    return _number(own, "vision.projection_dim") or _number(own, "audio.projection_dim") or 0
 
 
 def _text(found: Mapping[str, GgufValue], key: str) -> str:

@@ -3,6 +3,7 @@ not for an event loop.
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Final
@@ -53,20 +54,66 @@ def open_gguf(path: Path) -> GgufModel:
     return GgufModel(parts[0], header, parts, size, parameters)
 
 
+@dataclass(frozen=True, slots=True)
+class Projector:
+    """A file that may be one's eyes or ears."""
+
+    path: str
+    header: GgufHeader
+
+
 def find_projector(model: GgufModel) -> Path | None:
     """The projector that lies beside a model and fits it, by its header: None where there is none, and for a
-    model that sees nothing. Of several the one is taken whose name is most like the model's."""
-    found: list[tuple[float, str, Path]] = []
+    model that sees nothing."""
+    chosen = choose_projector(model.first.name, model.header, _projectors(model))
+    return model.first.with_name(chosen.path) if chosen is not None else None
+
+
+def projector_left_out(model: GgufModel) -> str:
+    """Why what lies beside a model is not added with it; empty: it is, or there is nothing."""
+    return unfit_projector(model.first.name, model.header, _projectors(model))
+
+
+def choose_projector(name: str, model: GgufHeader, found: Sequence[Projector]) -> Projector | None:
+    """One rule for all ways in which models come. Of several that fit, the one whose name is most like the
+    model's."""
+    fitting = [one for one in found if _fits(one.header, model)]
+    return min(fitting, key=lambda one: _unlikeness(one, name), default=None)
+
+
+def unfit_projector(name: str, model: GgufHeader, found: Sequence[Projector]) -> str:
+    """Why none of them is used; empty: one is, or there is none."""
+    if not found or choose_projector(name, model, found) is not None:
+        return ""
+    nearest = min(found, key=lambda one: _unlikeness(one, name))
+    file = PurePosixPath(nearest.path).name
+    return (
+        f"{file} is not used: it is a projector for models of embedding length "
+        f"{nearest.header.projection_length}, and {name} has {model.embedding_length}"
+    )
+
+
+def _fits(projector: GgufHeader, model: GgufHeader) -> bool:
+    """Older projectors do not say how wide a model they are for."""
+    return projector.projection_length in (0, model.embedding_length)
+
+
+def _unlikeness(one: Projector, name: str) -> tuple[float, str]:
+    file = PurePosixPath(one.path).name
+    return -likeness(file.lower(), name.lower()), one.path
+
+
+def _projectors(model: GgufModel) -> list[Projector]:
+    found = []
     for path in _beside(model):
         try:
             with path.open("rb") as file:
                 header = read_header(file)
         except (OSError, Invalid):
             continue
-        width = header.projection_length
-        if header.is_projector and width in (0, model.header.embedding_length):
-            found.append((-likeness(path.name.lower(), model.first.name.lower()), path.name, path))
-    return min(found)[-1] if found else None
+        if header.is_projector:
+            found.append(Projector(path.name, header))
+    return found
 
 
 def _beside(model: GgufModel) -> list[Path]:

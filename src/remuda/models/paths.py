@@ -91,7 +91,7 @@ def _paths(config: ModelConfig) -> Iterator[tuple[str, str]]:
 
 
 def _free_paths(key: str, value: JsonValue) -> Iterator[tuple[str, str]]:
-    """The files among what a backend is told in its own words: by the names that such keys have (`lora`,
+    """The files in what a backend is given in its own words: by the names that such keys have (`lora`,
     `mmproj`, `draft_model`, `tokenizer`, `slot_save_path`, `download_dir` and their like), and whatever looks
     like a path outside a folder, because a backend may have names for its files that are not known here."""
     match value:

@@ -1,4 +1,4 @@
-"""Model files: from YAML to a ModelConfig and back. Pure.
+"""Reads and writes the YAML of models' configurations. Pure.
 
 Keys that have no effect here are no error: files are shared with peers that know other keys. One that
 looks misspelled is named together with the key that was probably meant. Errors name the line and the field.

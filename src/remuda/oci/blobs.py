@@ -87,6 +87,7 @@ class BlobStore:
         self.root = root
         self._blobs = root / "blobs"
         self._partials = root / "partial"
+        self._keys = root / "keys"
 
     def path(self, digest: str) -> Path:
         """Where the blob is, if it is."""
@@ -159,6 +160,19 @@ class BlobStore:
             partial.move_to(path)
         return path
 
+    def link_key(self, wanted: WantedBlob, digest: str) -> None:
+        """Bytes that were wanted by a key alone can be found by it once they are a blob.
+
+        Before that, or bytes whose fetcher ends in between would be fetched again. Blocks on the disk.
+        """
+        if wanted.digest is not None or not wanted.one_version:
+            return
+        link = self._key_path(wanted.key)
+        with disk_trouble_explained(wanted.name, self.root, 0):
+            link.parent.mkdir(parents=True, exist_ok=True)
+            link.unlink(missing_ok=True)
+            link.symlink_to(Path("..") / self.path(digest).relative_to(self.root))
+
     def adopt(self, source: Path, digest: str, *, verified: bool = False) -> bool:
         """Take over a file of the same disk without copying it; False when that cannot be done, or its bytes
         are others, unless that was `verified`. Only for files that are no longer written. Blocks on the disk;
@@ -193,7 +207,7 @@ class BlobStore:
             with suppress(FileNotFoundError):
                 status = path.stat()
                 used_at = datetime.fromtimestamp(status.st_mtime, UTC)
-                blobs.append(StoredBlob(f"{path.parent.name}:{path.name}", status.st_size, used_at))
+                blobs.append(StoredBlob(digest_of(path), status.st_size, used_at))
         return blobs
 
     def unplaced(self) -> dict[str, int]:
@@ -204,8 +218,11 @@ class BlobStore:
                 sizes.setdefault(path.name.replace("-", ":", 1), path.stat().st_size)
         return sizes
 
-    def sweep(self, keep: Set[str], budget_bytes: int, unused_since: datetime) -> Swept:
-        """Let go of blobs by reference, age and budget, and of partials that were not touched since.
+    def sweep(
+        self, keep: Set[str], budget_bytes: int, unused_since: datetime, *, partials: bool = True
+    ) -> Swept:
+        """Let go of blobs by reference, age and budget, and, if so wanted, of partials that were not touched
+        since.
 
         Blocks on the disk. What another task or process holds stays, whatever the rules say.
         """
@@ -217,12 +234,19 @@ class BlobStore:
         ]
         freed = sum(blob.size for blob in gone)
         kept = sum(blob.size for blob in blobs) - freed
-        partials = self.sweep_partials(unused_since)
-        return Swept(len(gone), partials.count, freed + partials.freed_bytes, kept)
+        begun = self.sweep_partials(unused_since) if partials else SweptPartials(0, 0)
+        return Swept(len(gone), begun.count, freed + begun.freed_bytes, kept)
+
+    def unheld_bytes(self, keep: Set[str]) -> int:
+        """The size of blobs beside these and of partials that nothing is at work on. Blocks on the disk."""
+        found = [self.path(blob.digest) for blob in self.listing() if blob.digest not in keep]
+        return sum(_size(path) for path in (*found, *self._partials.glob("*")) if not _is_held(path))
 
     def sweep_partials(self, unused_since: datetime, *, dry_run: bool = False) -> SweptPartials:
         """Let go of downloads that were not continued since; `dry_run` only counts. Blocks on the disk."""
         count = freed = 0
+        if not dry_run:
+            self._unlink_stale_keys(unused_since)
         for path in self._partials.glob("*"):
             with suppress(FileNotFoundError):
                 status = path.stat()
@@ -236,17 +260,51 @@ class BlobStore:
         """Let go of one blob; False when it is not there, or it is in use. Blocks on the disk."""
         return _remove_unless_held(self.path(digest))
 
+    def let_go(self, digest: str) -> bool:
+        """Of a blob and of what has come of it so far; False while something is at work on it. Blocks on the
+        disk."""
+        return all(
+            _remove_unless_held(path) or not path.exists()
+            for path in (self._partial_path(digest), self.path(digest))
+        )
+
     def _found(self, wanted: WantedBlob) -> Path | None:
-        return self.find(wanted.digest) if wanted.digest is not None else None
+        if wanted.digest is not None:
+            return self.find(wanted.digest)
+        digest = self._digest_behind(wanted.key) if wanted.one_version else None
+        return self.find(digest) if digest is not None else None
+
+    def _digest_behind(self, key: str) -> str | None:
+        try:
+            blob = self._key_path(key).readlink()
+        except OSError:
+            return None
+        return digest_of(blob)
+
+    def _unlink_stale_keys(self, unused_since: datetime) -> None:
+        """Those whose blob has gone, or has not become one."""
+        for link in self._keys.glob("*"):
+            with suppress(FileNotFoundError):
+                stale = datetime.fromtimestamp(link.lstat().st_mtime, UTC) < unused_since
+                if stale and not link.exists():
+                    link.unlink()
 
     def _partial_path(self, key: str) -> Path:
         return self._partials / key.replace(":", "-")
+
+    def _key_path(self, key: str) -> Path:
+        return self._keys / key.replace(":", "-")
 
     def _try_claim(self, wanted: WantedBlob) -> Partial | None:
         with disk_trouble_explained(wanted.name, self.root, wanted.size or 0):
             self._partials.mkdir(parents=True, exist_ok=True)
             algorithm = wanted.digest.partition(":")[0] if wanted.digest is not None else "sha256"
             return Partial.claimed(self._partial_path(wanted.key), wanted.name, wanted.size, algorithm)
+
+
+def digest_of(blob: Path) -> str:
+    """The digest of a finished blob, by where it is."""
+    return f"{blob.parent.name}:{blob.name}"
 
 
 class _Waited:
@@ -287,16 +345,32 @@ def _size(path: Path) -> int:
         return 0
 
 
-def _remove_unless_held(path: Path) -> bool:
+@contextmanager
+def _alone(path: Path) -> Iterator[bool | None]:
+    """Whether the file is this one's alone while the block runs; None: it is not there."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
-        return False
+        yield None
+        return
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        path.unlink(missing_ok=True)
-    except BlockingIOError:
-        return False
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
     finally:
         os.close(descriptor)
-    return True
+
+
+def _is_held(path: Path) -> bool:
+    with _alone(path) as alone:
+        return alone is False
+
+
+def _remove_unless_held(path: Path) -> bool:
+    with _alone(path) as alone:
+        if alone:
+            path.unlink(missing_ok=True)
+        return bool(alone)

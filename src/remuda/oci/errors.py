@@ -24,7 +24,11 @@ class RegistryFailed(PeerFailed):
 
 
 class Unreached(RegistryFailed):
-    """No connection, or no answer: nobody has said anything."""
+    """No connection, or no answer."""
+
+
+class UnknownHost(Unreached):
+    """The name service says that there is no host of this name."""
 
 
 class RegistryBusy(RegistryFailed):

@@ -21,7 +21,7 @@ from remuda.core.entropy import Entropy
 from remuda.core.errors import NotFound, RemudaError
 from remuda.core.events import Notifier
 from remuda.oci import limits
-from remuda.oci.blobs import BlobStore, OnBytes, WantedBlob
+from remuda.oci.blobs import BlobStore, OnBytes, WantedBlob, digest_of
 from remuda.oci.client import RegistryClient
 from remuda.oci.disk import GrowingFile, Partial, appending, require_headroom
 from remuda.oci.errors import ContentRefused, RegistryFailed
@@ -254,11 +254,11 @@ async def fetch_blob(
     async with store.claim(wanted, on_bytes) as claimed:
         if isinstance(claimed, Path):
             on_bytes(wanted.size if wanted.size is not None else claimed.stat().st_size)
-            assert wanted.digest is not None, "only blobs with a known digest are found"
-            return wanted.digest
+            return digest_of(claimed)
         on_claimed(claimed)
         download = _Download(opened, wanted, claimed, RetryBudget(retry, entropy, wanted.name), on_bytes)
         await download.run()
+        await run_sync(store.link_key, wanted, claimed.digest)
         await run_sync(store.commit, claimed, claimed.digest)
         return claimed.digest
 

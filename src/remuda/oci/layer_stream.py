@@ -1,4 +1,4 @@
-"""A layer's bytes, unpacked as they are asked for: plain, gzip or zstd, told apart by their first bytes.
+"""A layer's bytes, unpacked as they are asked for: plain, gzip or zstd, recognised by their first bytes.
 
 Holds a few hundred kilobytes at a time whatever the layer's size, and counts what it unpacks against the
 limits. Gzip is read by ISA-L where there is a wheel of it, else by zlib.

@@ -1,4 +1,4 @@
-"""Who is told that a fetch waits before its next attempt: whoever began the work, however deep it is."""
+"""Tells the caller that began a fetch, however deep it is, that it waits before its next attempt."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

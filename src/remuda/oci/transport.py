@@ -8,6 +8,7 @@ The only module that knows the HTTP library. `Transport` itself repeats nothing:
 
 import ipaddress
 import re
+import socket
 import ssl
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
@@ -30,7 +31,14 @@ from remuda.core.os_errors import os_reason
 from remuda.core.retry import Backoff
 from remuda.host.outbound import AddressRefused, Outbound, UnusualAddress, open_outbound, proxy_for
 from remuda.oci import limits
-from remuda.oci.errors import AskedToWait, ContentRefused, RegistryBusy, RegistryFailed, Unreached
+from remuda.oci.errors import (
+    AskedToWait,
+    ContentRefused,
+    RegistryBusy,
+    RegistryFailed,
+    UnknownHost,
+    Unreached,
+)
 from remuda.oci.pauses import FetchPause, paused
 from remuda.oci.reference import DOCKER_HUB
 
@@ -138,6 +146,7 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+_NO_SUCH_HOST = frozenset({socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME)})
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _USER_AGENT = "remuda"
 _HINT = "a server sent us there; if that is meant, add {} to insecure-registries"
@@ -362,6 +371,8 @@ def _not_reached(
     cause = error.os_error
     if isinstance(cause, AddressRefused):
         return Misconfigured(f"{place} is not asked: {cause.strerror}", hint=_HINT.format(place))
+    if isinstance(cause, socket.gaierror) and cause.errno in _NO_SUCH_HOST:
+        return UnknownHost(f"{place} cannot be reached: there is no host {url.host}")
     # A server of plain HTTP may hang up at the first bytes of TLS.
     hint = _plain_http_hint(url) if isinstance(cause, ConnectionResetError) else ""
     return Unreached(f"{place} cannot be reached: {os_reason(cause)}", hint=hint)

@@ -12,7 +12,7 @@ SHOWN_CHARS_MAX = 200
 
 
 class Refusal(Exception):
-    """Why something may not be unpacked, told by code that does not know which entry it is about."""
+    """Why something may not be unpacked, raised by code that does not know which entry it is about."""
 
 
 class ArchiveRefused(ContentRefused):

@@ -38,13 +38,14 @@ log = structlog.get_logger(__name__)
 
 _REPLY_MOST: Final = timedelta(hours=24)  # For as long as a worker may answer one request.
 _WITH_PROGRESS: Final = frozenset({Verb.INSTALL, Verb.UPGRADE, Verb.PROVE, Verb.LOAD}) | {Verb.INSTALL_MODEL}
+_FETCHES: Final = frozenset({Verb.INSTALL, Verb.UPGRADE})  # By a worker, which tells how much has come.
 _OWNERS_MAX: Final = 3  # Frontends that may die over one load.
 _INSTALL_OWNERS_MAX: Final = 100  # The same over one install of a model, which goes on where it was.
 _TAKEN_OVER_AFTER: Final = timedelta(seconds=1)
 _OWNER_SILENT: Final = timedelta(seconds=15)  # After its request is no longer known to be open.
 _GIVEN_UP: Final = NotNeeded("it was abandoned because it is no longer wanted")
 _LISTEN_AGAIN_S: Final = 15.0
-_AT_IT: Final = timedelta(seconds=60)  # For which a worker counts as being at it that has told how far it is.
+_AT_IT: Final = timedelta(seconds=60)  # A worker that said how far it is counts as being at it.
 _AGAIN: Final = Backoff(timedelta(seconds=1), timedelta(seconds=30), jitter=0.0)
 
 
@@ -221,6 +222,8 @@ class BusCommander:
                 async with self._listening(key, verb):
                     outcome = await self._outcome(verb, step)
                 if outcome is not None:
+                    if verb in _FETCHES:
+                        outcome = self._with_fetched(key, outcome)
                     self._board.ended(key)
                     await self._record(step, outcome)
             if scope.cancelled_caught and step.by_frontend:  # Then nothing is at work any more.
@@ -231,6 +234,13 @@ class BusCommander:
                 await self._record(step, Outcome(step.attempt, defect(error)))
         finally:
             del self._open[key]
+
+    def _with_fetched(self, key: AttemptKey, outcome: Outcome) -> Outcome:
+        """A failure says how much had come: one after which there is more than before does not count."""
+        ending, fetched = outcome.ending, self._board.fetched_bytes(key)
+        if not fetched or not isinstance(ending, Problem) or not ending.retryable:
+            return outcome
+        return replace(outcome, ending=replace(ending, kept_bytes=fetched))
 
     @asynccontextmanager
     async def _listening(self, key: AttemptKey, verb: Verb) -> AsyncIterator[None]:
@@ -276,11 +286,23 @@ class BusCommander:
                 return await self._upgrade(step)
             case Verb.REMOVE:
                 return await self._remove(step)
+            case Verb.INSTALL:
+                return await self._install(step)
             case _:
                 ending = replies.ending_in(verb, await self._request(step, replies.call(verb, step)), step)
         if verb is Verb.PROVE and ending is None:
             stop = replies.stop_proof(step)
             await self._bus.publish(stop.subject, stop.payload)
+        return ending
+
+    async def _install(self, step: Step) -> Ending:
+        """How long it took is kept for plans of loads."""
+        began_s, work = self._clock.monotonic(), self._model_work
+        reply = await self._request(step, replies.call(Verb.INSTALL, step))
+        ending = replies.ending_in(Verb.INSTALL, reply, step)
+        if work is not None and replies.was_installed(reply, ending):
+            backend = step.source.alias or step.source.backend
+            work.backend_installed(step.node, backend, self._clock.monotonic() - began_s)
         return ending
 
     async def _upgrade(self, step: Step) -> Ending:

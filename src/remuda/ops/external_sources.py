@@ -20,7 +20,7 @@ _BACKEND_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]{0,199}")
 class External:
     source: Source
     image: bool
-    peer_source: Source | None  # As LocalAI's workers have to be told; None: they cannot install it.
+    peer_source: Source | None  # The form for LocalAI's workers; None: they cannot install it.
 
 
 def external(source: Source, *, local_sources: bool) -> External:

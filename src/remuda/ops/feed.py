@@ -1,4 +1,4 @@
-"""Changes of operations for any number of readers: read from the store once, told to all.
+"""Changes of operations for any number of readers: read from the store once, sent to all.
 
 A reader has a place, the number of the last change it was sent, and can continue from there on any
 frontend. There are no queues: a slow reader gets the latest state only, or all states anew.
@@ -62,7 +62,7 @@ class ChangeSource(Protocol):
 
 class ProgressSource(Protocol):
     def listening(self) -> AbstractAsyncContextManager[None]:
-        """How far workers are is heard while the block lasts."""
+        """Progress of workers is received while the block lasts."""
         ...
 
 
@@ -156,8 +156,11 @@ class Feed:
             self._seen[view.operation.id] = now
         else:
             self._seen.pop(view.operation.id, None)
-        operation = with_steps(view, self._clock.now(), self._board, only=changed)
-        self._keep(Event("op", encode(operation), view.operation.id, view.change))
+        if self._readers:
+            operation = with_steps(view, self._clock.now(), self._board, only=changed)
+            self._keep(Event("op", encode(operation), view.operation.id, view.change))
+        else:  # A reader that comes back later is served from the store.
+            self._keep_nothing(view.change)
         self._newest = view.change
         self._forget_ticks(view)
         self._tell()
@@ -169,6 +172,11 @@ class Feed:
             oldest = self._kept.popleft()
             self._kept_bytes -= len(oldest.data)
             self._floor = oldest.id or self._floor
+
+    def _keep_nothing(self, until: int) -> None:
+        self._kept.clear()
+        self._kept_bytes = 0
+        self._floor = until
 
     # One for all: how far nodes are at this moment.
 

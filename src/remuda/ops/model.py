@@ -177,7 +177,7 @@ class Goal:
     digest: str = ""  # Pinned when the operation was made; empty: none could be had.
     version: str = ""
     replaces: bool = False  # Tell a worker that would keep what it has to fetch this instead.
-    tag_decides: bool = False  # Its worker (LocalAI's) cannot be told a digest: it fetches by the tag.
+    tag_decides: bool = False  # Its worker (LocalAI's) takes no digest: it fetches by the tag.
 
 
 @dataclass(frozen=True, slots=True)
@@ -366,6 +366,8 @@ class StepPolicy:
     rollback_failures_max: int = 4  # A node between two versions waits for a person before long.
     backoff_first: timedelta = timedelta(seconds=30)
     backoff_most: timedelta = timedelta(minutes=15)
+    unanswered_most: timedelta = timedelta(hours=1)  # A source that does not answer may be back by then,
+    unanswered_backoff_most: timedelta = timedelta(minutes=2)  # and is soon noticed to be.
     server_wait_most: timedelta = timedelta(hours=6)  # However long a server asks to be left alone.
 
 

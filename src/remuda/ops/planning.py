@@ -13,7 +13,14 @@ from remuda.core import limits
 from remuda.core.errors import Problem
 from remuda.core.ids import BootId, NodeId
 from remuda.fleet.health import NodeStatus, Reachability
-from remuda.fleet.verdicts import ObservedNode, installed, is_up, why_no_commands
+from remuda.fleet.verdicts import (
+    ObservedNode,
+    installed,
+    is_up,
+    may_take_work,
+    why_no_commands,
+    why_no_removal,
+)
 from remuda.gallery.references import same_source
 from remuda.ops import concurrency
 from remuda.ops.concurrency import wish_for
@@ -38,6 +45,7 @@ from remuda.ops.steps import LOST, StepChange, advance
 from remuda.wire.nodes import InstalledArtifact
 
 _ABOUT_TO_END: Final = timedelta(seconds=30)  # What a connection broke off in is often over soon after.
+COPYING_OWNERS_MAX: Final = 100  # Frontends that may go while they have files copied for one load.
 OWNER_GONE: Final = replace(LOST, message="the frontend that worked on this has gone; another continues")
 
 
@@ -48,14 +56,17 @@ def observe(
     blocked: StepReason | None,
     now: datetime,
     ended_at: datetime | None = None,
+    *,
+    runs_in: BootId | None = None,
 ) -> Observation:
-    """`ended_at` is when something was last done on this node, for whatever operation."""
+    """`ended_at` is when something was last done on this node, for whatever operation. `runs_in`, of a load:
+    the worker's life in which its process runs; None: none runs yet."""
     if step.node == FRONTENDS:
         return _sight_of_frontends(step, request, blocked, now)
     if node is None:
         return Observation(exists=False)
     if step.kind.of_replica:
-        return _sight_of_replica(step, node, request, blocked, now)
+        return _sight_of_replica(step, node, request, blocked, now, runs_in)
     if step.kind.of_model:
         return _sight_of_files(step, node, request, blocked, now)
     listed = installed(node, ended_at if request is None else _since(request, now))
@@ -115,7 +126,7 @@ def _sight_of_files(
 ) -> Observation:
     """Which of a model's files a node has is not looked at: it is asked to remove them, and answers."""
     return Observation(
-        away=why_no_commands(node.standing),
+        away=_why_waits(step, node),
         boot=node.boot,
         reports=node.reports,
         working=request is not None and request.awaited(now),
@@ -125,26 +136,48 @@ def _sight_of_files(
     )
 
 
+def _why_waits(step: Step, node: ObservedNode) -> str:
+    """Why its node cannot be asked for this now; empty: it can."""
+    return (why_no_removal if step.kind is Kind.REMOVE_MODEL else why_no_commands)(node.standing)
+
+
 def _sight_of_replica(
-    step: Step, node: ObservedNode, request: OpenRequest | None, blocked: StepReason | None, now: datetime
+    step: Step,
+    node: ObservedNode,
+    request: OpenRequest | None,
+    blocked: StepReason | None,
+    now: datetime,
+    runs_in: BootId | None,
 ) -> Observation:
-    """A frontend carries it out, and holds its request open for as long as it is at it. A load is not waited
-    for on a node that went away, or that knows nothing of it any more: another node may take the model."""
+    """A frontend carries it out, and holds its request open for as long as it is at it."""
     away = why_no_commands(node.standing)
     outcome = _outcome(step, request)
-    overdue = node.standing.reachability is Reachability.SILENT  # From which nothing is concluded.
-    gone = f"{step.node_name} went away: {away}" if away and not overdue else ""
-    if not away and step.boot not in (None, node.boot):
-        gone = f"the worker on {step.node_name} was restarted"
+    working = request is not None and request.awaited(now)
+    gone = _why_given_up(step, node, away, runs_in, working=working)
     if gone and step.kind is Kind.LOAD and step.attempt and outcome is None:
         outcome = Outcome(step.attempt, Problem("node_unreachable", gone))
     return Observation(
         away="" if node.standing.status is NodeStatus.DRAINING and step.kind is Kind.UNLOAD else away,
         boot=node.boot,
-        working=request is not None and request.awaited(now),
+        working=working,
         outcome=outcome,
         blocked=blocked,
     )
+
+
+def _why_given_up(step: Step, node: ObservedNode, away: str, runs_in: BootId | None, *, working: bool) -> str:
+    """Why a load is not waited for, so that another node may take the model; empty: it is. Its node went
+    away, or its process ended with its worker. While files are copied nothing runs on the node, and what has
+    arrived stays: its loader waits a while for a worker that was killed, and goes on or says that it is gone.
+    """
+    standing = node.standing
+    if away:
+        overdue = standing.reachability is Reachability.SILENT  # From which nothing is concluded.
+        killed = standing.reachability is Reachability.GONE and may_take_work(standing.node)
+        waited_for = overdue or (killed and working and runs_in is None)
+        return "" if waited_for else f"{step.node_name} went away: {away}"
+    restarted = step.boot not in (None, node.boot) and runs_in not in (None, node.boot)
+    return f"the worker on {step.node_name} was restarted" if restarted else ""
 
 
 def _listed_later(node: ObservedNode, request: OpenRequest | None, now: datetime) -> bool:
@@ -321,7 +354,8 @@ class _Moves:
     def _advanced(self, step: Step, blocked: StepReason | None) -> StepChange:
         request = self._requests.get((step.op, step.node, step.attempt))
         view = self._view(step, request)
-        seen = observe(step, view, request, blocked, self._live.now, self._live.ended_at.get(step.node))
+        live, runs_in = self._live, self._live.loads.get(step.key, step.boot)
+        seen = observe(step, view, request, blocked, live.now, live.ended_at.get(step.node), runs_in=runs_in)
         if step.state is State.PENDING:
             before = listed_before(step, self._nodes.get(step.node), self._live.ended_at.get(step.node))
             seen = replace(seen, installation=before)
@@ -331,7 +365,14 @@ class _Moves:
             seen = replace(seen, proven_elsewhere=step.op in self._proven, proof_optional=optional)
         if (step.op, step.node, step.attempt) in self._heard_of and not seen.reports:
             seen = replace(seen, working=True)  # Its reply may have been missed: it is at it all the same.
-        return advance(step, seen, wish_for(step, operation), self._moment_for(step))
+        return advance(step, seen, wish_for(step, operation), self._moment(step))
+
+    def _moment(self, step: Step) -> Moment:
+        """A frontend that dies while files are copied has done no harm: the next goes on where they are."""
+        moment = self._moment_for(step)
+        if self._live.loads.get(step.key, step.boot) is not None or step.kind is not Kind.LOAD:
+            return moment
+        return replace(moment, policy=replace(moment.policy, owners_max=COPYING_OWNERS_MAX))
 
     def _in_hand(self, step: Step) -> StepReason | None:
         """A request that was long under way may arrive after its operation is over: what it is about to do
@@ -449,7 +490,7 @@ def unwanted(live: Live, nodes: Mapping[NodeId, ObservedNode]) -> frozenset[Atte
 def _lost(step: Step, view: ObservedNode | None) -> bool:
     """Whether others that wait for this step wait no longer: its node has been away for long, or is kept from
     beginning by an admin, who may never change that."""
-    if view is None or not why_no_commands(view.standing):
+    if view is None or not _why_waits(step, view):
         return False
     kept = is_up(view.standing) and step.state is State.PENDING
     return kept or view.standing.silence >= _CANARY_AWAY

@@ -8,7 +8,19 @@ from typing import Final, Protocol
 from remuda.core.ids import BootId, FrontendId, NodeId
 from remuda.fleet.verdicts import BackendInventory
 from remuda.gallery.references import registry
-from remuda.ops.model import Attempt, Dispatch, Ending, Kind, Operation, OpId, Outcome, State, Step, Wish
+from remuda.ops.model import (
+    Attempt,
+    Dispatch,
+    Ending,
+    Kind,
+    Operation,
+    OpId,
+    Outcome,
+    State,
+    Step,
+    StepKey,
+    Wish,
+)
 from remuda.wire.nodes import InstalledArtifact
 
 
@@ -71,6 +83,8 @@ class Live:
     requests: tuple[OpenRequest, ...]  # Of the attempts that are at work.
     inventories: tuple[BackendInventory, ...]
     ended_at: Mapping[NodeId, datetime] = field(default_factory=dict)  # When a step was last over on it.
+    loads: Mapping[StepKey, BootId | None] = field(default_factory=dict)  # Under way: the worker's life in
+    # which the replica's process runs; None: its files are still on their way, and nothing runs yet.
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,6 +237,10 @@ class ModelWork(Protocol):
     async def forget_stopped(self, node: NodeId, keys: Collection[str], known: int) -> None:
         """The worker has stopped these processes (`model#replica`) for a change of their backend. Replicas
         written after `known` are others."""
+        ...
+
+    def backend_installed(self, node: NodeId, backend: str, seconds: float) -> None:
+        """It took so long; beside all loads."""
         ...
 
 

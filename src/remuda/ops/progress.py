@@ -24,7 +24,7 @@ _WINDOW_S: Final = 10.0
 _MEASURED_S_MIN: Final = 1.0
 _SAMPLES_MAX: Final = 40
 _LEFT_S_MAX: Final = 1e8
-QUIET_S: Final = 15.0  # What was heard longer ago is shown with its age, and without a rate.
+QUIET_S: Final = 5.0  # What was heard longer ago is shown with its age, and without a rate.
 _AGE_STEP_S: Final = 5
 _LAYER: Final = re.compile(r"Downloading (\d{1,6})/\d{1,6} ")
 # LocalAI's workers tell the bytes of a pull and those of unpacking, not how the two add up.

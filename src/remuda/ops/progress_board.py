@@ -18,7 +18,7 @@ from remuda.ops.model import AttemptKey, OpId, Step, StepKey
 from remuda.ops.ports import BusMessage, OpStore, TapPort
 from remuda.ops.progress import LiveProgress, aged, end, entered, fold, worth_keeping
 from remuda.wire import subjects
-from remuda.wire.backends import InstallProgress
+from remuda.wire.backends import InstallPhase, InstallProgress
 from remuda.wire.codec import decode
 
 log = structlog.get_logger(__name__)
@@ -103,6 +103,16 @@ class ProgressBoard:
 
     def of(self, op: OpId, node: NodeId) -> LiveProgress | None:
         return self._live.get((op, node))
+
+    def fetched_bytes(self, key: AttemptKey) -> int:
+        """What has come for this attempt, of a worker that keeps it and tells it exactly; 0: not known, or it
+        is past that."""
+        self._read()
+        op, node, attempt = key
+        live = self._live.get((op, node))
+        if live is None or live.attempt != attempt or not live.seq or live.phase != InstallPhase.DOWNLOADING:
+            return 0
+        return live.current_bytes
 
     # Which attempts there are.
 

@@ -155,6 +155,11 @@ def ending_in(verb: Verb, payload: bytes, step: Step) -> Ending:
     return DoneWithNote(how) if reply.unchanged else None
 
 
+def was_installed(payload: bytes, ending: Ending) -> bool:
+    """It was not there before."""
+    return not isinstance(ending, Problem) and not decode(BackendInstallReply, payload).unchanged
+
+
 def _unproven(reply: BackendInstallReply) -> Problem | None:
     """What was started listens somewhere: without an address it is unknown. Workers of the
     first release start nothing for a server that needs a model, and do not say so: only they tell a digest

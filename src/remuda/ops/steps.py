@@ -4,11 +4,10 @@ from what just happened."""
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-from remuda.core.errors import Problem
+from remuda.core.errors import UNREACHABLE_SINCE, Problem
 from remuda.core.retry import Backoff
 from remuda.ops.failures import LIKELY_PERMANENT, answered, did_not_start, start_failed
 from remuda.ops.model import (
-    FRONTENDS,
     Dispatch,
     DoneWithNote,
     Ending,
@@ -25,6 +24,7 @@ from remuda.ops.model import (
 )
 from remuda.ops.reasons import Remainder, StepCause, StepReason, because
 from remuda.wire.nodes import StartCheck
+from remuda.wire.sizes import install_size
 
 StepChange = tuple[Step, Dispatch | None]
 
@@ -39,6 +39,7 @@ _APPLY = {
 }
 _JITTER = 0.25
 _TAKE_OVER = timedelta(milliseconds=100)
+_SOON = timedelta(seconds=2)  # After a restart, once: what is interrupted again may be what ends the worker.
 _DIGEST_CHARS = 19  # Its algorithm, and enough to tell it from others.
 
 NOT_PROVEN = "not_proven"  # Not a fault: there was nothing to start it with.
@@ -347,9 +348,14 @@ def _failed(step: Step, problem: Problem, at: Moment) -> Step:
     """Tried again after a while, as long as that may help; then left for a person to look at."""
     if step.state is State.STOPPING:
         return _as_told(step)
-    if step.node == FRONTENDS and problem.code == LOST.code and step.attempt < at.policy.owners_max:
+    if step.by_frontend and problem.code == LOST.code and step.attempt < at.policy.owners_max:
         return _taken_over(step, problem, at)
-    failures, policy = step.failures + 1, _policy_for(step, problem, at.policy)
+    ahead = _got_ahead(step, problem)
+    problem = _said_ahead(problem) if ahead else _with_furthest(step, problem)
+    if problem.unanswered:
+        return _unanswered(step, problem, at)
+    # What is fetched piece by piece is once whole, however many attempts that takes: none of them failed.
+    failures, policy = 0 if ahead else step.failures + 1, _policy_for(step, problem, at.policy)
     spent = failures >= policy.failures_max
     # A worker that is lost again and again over a proof may be lost because of it.
     unproven = problem.code in (PROOF_FAILED, NOT_PROVEN) or (spent and problem.code == LOST.code)
@@ -360,11 +366,34 @@ def _failed(step: Step, problem: Problem, at: Moment) -> Step:
         return _given_up(step, problem)
     # What made it go back is what a person has to know, not what keeps it from going back now.
     kept = step.problem if step.stage is Stage.ROLL_BACK and step.problem is not None else problem
-    delay = Backoff(policy.backoff_first, policy.backoff_most, _JITTER).delay(failures, at.fraction)
+    soon = ahead or (problem == RESTARTED and failures == 1)
+    first = min(_SOON, policy.backoff_first) if soon else policy.backoff_first
+    delay = Backoff(first, policy.backoff_most, _JITTER).delay(max(failures, 1), at.fraction)
     asked = timedelta(seconds=min(problem.wait_s, policy.server_wait_most.total_seconds()))
     until = at.now + max(delay, asked)
     waiting = replace(step, state=State.PENDING, problem=kept, wait_until=until)
     return replace(waiting, why=_until_retry(waiting))
+
+
+def _got_ahead(step: Step, problem: Problem) -> bool:
+    """Whether the attempt left more for the next one than any before it. Only that bounds how often it is so:
+    nothing has more bytes than it has."""
+    before = 0 if step.problem is None else step.problem.kept_bytes
+    passes = problem.retryable and problem.code not in LIKELY_PERMANENT
+    return step.stage is Stage.APPLY and passes and problem.kept_bytes > before
+
+
+def _said_ahead(problem: Problem) -> Problem:
+    came = f"{install_size(problem.kept_bytes)} of it came"
+    return replace(problem, message=f"{problem.message} ({came})")
+
+
+def _with_furthest(step: Step, problem: Problem) -> Problem:
+    """What another frontend goes on from is on its own disk, of which nothing is known."""
+    before = 0 if step.problem is None else step.problem.kept_bytes
+    if problem.kept_bytes >= before or (step.by_frontend and problem.code == LOST.code):
+        return problem
+    return replace(problem, kept_bytes=before)
 
 
 def _taken_over(step: Step, problem: Problem, at: Moment) -> Step:
@@ -375,8 +404,30 @@ def _taken_over(step: Step, problem: Problem, at: Moment) -> Step:
     )
 
 
+def _unanswered(step: Step, problem: Problem, at: Moment) -> Step:
+    """The source, or this network, may be away for a while: not counted as a failure of what was tried."""
+    before, policy = step.problem, at.policy
+    since = (before.unanswered_since if before is not None else None) or at.now
+    tries = problem.unanswered + (before.unanswered if before is not None else 0)
+    until = since + policy.unanswered_most
+    over = at.now >= until
+    told = f"{UNREACHABLE_SINCE} {_clock(since)}" + ("" if over else f", retried until {_clock(until)}")
+    problem = replace(
+        problem, message=f"{problem.message} ({told})", unanswered=tries, unanswered_since=since
+    )
+    if over:
+        return _given_up(replace(_idle(step), failures=step.failures + 1), problem)
+    delay = Backoff(policy.backoff_first, policy.unanswered_backoff_most, _JITTER).delay(tries, at.fraction)
+    waiting = replace(_idle(step), state=State.PENDING, problem=problem, wait_until=at.now + delay)
+    return replace(waiting, why=because(StepCause.RETRY))
+
+
+def _clock(at: datetime) -> str:
+    return f"{at.astimezone(UTC):%H:%M} UTC"
+
+
 def _as_told(step: Step) -> Step:
-    """It was told to stop, and did."""
+    """It was asked to stop, and did."""
     return replace(_idle(step), state=State.PENDING)
 
 

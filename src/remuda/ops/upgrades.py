@@ -245,7 +245,7 @@ def _outran(holder: Holding, status: ImageStatus) -> bool:
         return False
     try:
         return datetime.fromisoformat(holder.artifact.installed_at) > status.at
-    except (ValueError, TypeError):  # Not told, or without a time zone.
+    except (ValueError, TypeError):  # Missing, or without a time zone.
         return False
 
 

@@ -1,5 +1,5 @@
 """Chooses among a model's replicas by its policy, and remembers what each has seen of prompts. Frontends tell
-each other what is new to them; what they are told they tell nobody.
+each other what is new to them; what they hear is not passed on.
 """
 
 from collections import defaultdict
@@ -26,7 +26,7 @@ from remuda.wire.broadcasts import FrontendMessage
 from remuda.wire.codec import Count, Many, Message, Uint64
 
 _GAP_S: Final = 0.1
-_UNTOLD_MAX: Final = 2_000  # Chains; more than that in a gap are not told.
+_UNTOLD_MAX: Final = 2_000  # Chains; more than that in a gap are not published.
 _CHAINS_MAX: Final = 400  # In one message.
 _SWEEP_S: Final = 30.0
 

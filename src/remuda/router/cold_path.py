@@ -40,7 +40,7 @@ from remuda.scheduler.demand import (
     UnderWay,
 )
 from remuda.scheduler.loader import LOADING
-from remuda.scheduler.model import REASONS_MAX, Replica, ReplicaState, Unplaceable
+from remuda.scheduler.model import LATER, REASONS_MAX, Replica, ReplicaState, Unplaceable
 from remuda.scheduler.ranking import NO_WISHES, NodeWishes
 from remuda.wire.backends import InstallPhase
 from remuda.wire.files import FilePhase
@@ -129,7 +129,8 @@ class ColdPath:
                 raise _nowhere(model, answer)
             case NoRoomYet(refused):
                 told = refused.told(leaving_out=refused.unapproved, most=1)
-                return LoadStatus(model, waits_for=told[0] if told else "there are no nodes yet")
+                why = told[0].removesuffix(LATER) if told else "there are no nodes yet"
+                return LoadStatus(model, waits_for=why)
             case StillLooking() | GivenUp():
                 return LoadStatus(model)
             case UnderWay():

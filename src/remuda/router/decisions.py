@@ -32,7 +32,7 @@ _ASKED_AT_ONCE_MAX: Final = 100
 
 class RoutingDecision(Struct, frozen=True, gc=False):
     """Of one request that is over. Holds nothing of it but names and figures, as they were at hand: words are
-    made of them when somebody asks. Readings are of a clock that never goes back."""
+    made of them on request. Readings are of a clock that never goes back."""
 
     request_id: str
     began_s: float

@@ -13,7 +13,7 @@ from remuda.core.clock import Clock
 from remuda.core.errors import NoCapacity, RemudaError
 from remuda.inference.answers import AnswerSink
 from remuda.inference.failures import RateLimited, Unaffordable, UpstreamFailed
-from remuda.inference.model import WITH_FILES, InferenceCall, Upstreams
+from remuda.inference.model import WITH_FILES, InferenceCall, Upstream, Upstreams
 from remuda.models.config import PREFIX_CACHE
 from remuda.router.chooser import ReplicaChooser
 from remuda.router.fairness import ANYONE, FairLine, SeatClaim, idle_room, may_wait_beyond
@@ -26,8 +26,10 @@ from remuda.router.loading import (
     ModelUnknown,
     Overloaded,
     WaitNotes,
+    all_busy,
     busy_cause,
     load_cause,
+    servers_busy_cause,
 )
 from remuda.router.prefixes import Chain
 from remuda.router.spending import Budgets, nothing_paid
@@ -140,7 +142,7 @@ class RequestDispatcher:
     async def answer(
         self, call: InferenceCall, sink: AnswerSink, routing: RoutingRecord, meanwhile: Meanwhile
     ) -> None:
-        """Serve the call into the sink. Raises what the client is to be told; in-stream once it has begun."""
+        """Serve the call into the sink. Raises the error for the client; in-stream once it has begun."""
         while True:
             try:
                 await self._try(call, sink, routing, meanwhile)
@@ -180,7 +182,11 @@ class RequestDispatcher:
             self._chooser.sent(route, routing.windows, routing.why)
         routing.tried.append(route)
         try:
-            await self._serve(route, call, sink)
+            upstream = self._upstreams.at(route.endpoint)
+            if route.paid:
+                await self._serve_paid(route, upstream, call, sink)
+            else:
+                await upstream.serve(call, sink)
         except UpstreamFailed as failure:
             if failure.elsewhere:
                 self._loading.suspect(route, failure)
@@ -201,11 +207,9 @@ class RequestDispatcher:
             return routing.kept_together
         return ONLY if len(entry.routes) == 1 else LEAST_LOADED if self._ledger.load(route) else IDLE
 
-    async def _serve(self, route: Route, call: InferenceCall, sink: AnswerSink) -> None:
-        upstream = self._upstreams.at(route.endpoint)
-        if not route.paid:
-            await upstream.serve(call, sink)
-            return
+    async def _serve_paid(
+        self, route: Route, upstream: Upstream, call: InferenceCall, sink: AnswerSink
+    ) -> None:
         async with self._budgets(route, call) as bounded:
             await upstream.serve(bounded, sink)
 
@@ -242,7 +246,7 @@ class RequestDispatcher:
         if route is not None:
             return route
         entry = self._tables.now.models.get(model)
-        if entry is None or not entry.overflow or not (routes or routing.tried or not entry.ours):
+        if entry is None or not entry.overflow or not entry.ours or not (routes or routing.tried):
             return None
         return self._overflow(model, routing)
 
@@ -267,6 +271,8 @@ class RequestDispatcher:
         return None
 
     def _among(self, model: str, routes: Sequence[Route], routing: RoutingRecord) -> Route | None:
+        if len(routes) > 1 and routes[0].server:  # Those that the model lists, in that order.
+            return first_with_room(routes, self._ledger.load)
         if len(routes) < 2 or not (routing.windows or routing.session):
             return choose(routes, self._ledger.load, self._ledger.last_turn)
         config, load = self._tables.now.models[model].config, self._ledger.load
@@ -300,6 +306,8 @@ class RequestDispatcher:
     def _on_wanted_node(self, model: str, routing: RoutingRecord) -> Sequence[Route]:
         entry = self._tables.now.models.get(model)
         routes = () if entry is None else entry.routes
+        if entry is not None and not entry.ours and entry.overflow and not routing.nodes_only:
+            routes = entry.overflow  # It has nothing else.
         return [route for route in routes if route.node_name == routing.node] if routing.node else routes
 
     def _reopened(self, model: str, routing: RoutingRecord) -> bool:
@@ -325,7 +333,9 @@ class RequestDispatcher:
             await meanwhile(status)
 
         try:
-            return await self._seat(model, routing, noted, notes, began_s)
+            route = await self._seat(model, routing, noted, notes, began_s)
+            notes.loaded(model)
+            return route
         finally:
             notes.end(self._clock.monotonic())
             routing.waits += notes.over
@@ -376,19 +386,23 @@ class RequestDispatcher:
         self, model: str, routing: RoutingRecord, notes: WaitNotes, deadline_s: float
     ) -> Route | None:
         """As `_in_line`. Replicas come and go meanwhile: the cause of the wait says how many there were."""
-        batch, first = routing.claim.batch, len(self._open_to(model, routing))
-        cause = busy_cause(model, first, batch=batch)
+        batch, first = routing.claim.batch, self._open_to(model, routing)
+        elsewhere = bool(first) and bool(first[0].server) and not batch
+        cause = servers_busy_cause(model, first) if elsewhere else busy_cause(model, len(first), batch=batch)
         notes.begin(cause, self._clock.monotonic())
         try:
             return await self._in_line(model, routing, deadline_s)
         finally:
-            last = len(self._open_to(model, routing))
-            notes.reword(cause, busy_cause(model, first, last, batch=batch))
+            if not elsewhere:
+                last = len(self._open_to(model, routing))
+                notes.reword(cause, busy_cause(model, len(first), last, batch=batch))
 
     async def _brought(
         self, model: str, left_s: float | None, routing: RoutingRecord, meanwhile: Meanwhile
     ) -> Route | None:
         """None once it is loaded; a server that the model lists, when no node can have it."""
+        if routing.nodes_only and not self._tables.now.models[model].ours:
+            raise _no_further(model)
 
         async def or_elsewhere(status: LoadStatus) -> None:
             if status.waits_for and self._overflow(model, routing) is not None:
@@ -433,17 +447,14 @@ class RequestDispatcher:
         line, turn = self._lines[model], anyio.Event()
         place = line.join(turn, routing.claim, takes_any=_takes_any(routing))
         try:
-            while self._open_to(model, routing):
+            while routes := self._open_to(model, routing):
                 # In the line only the first looks for itself.
                 mine = turn.is_set() or line.first is place or not place.takes_any
                 if mine and (route := self._free(model, routing)) is not None:
                     return route
                 left_s = deadline_s - self._clock.monotonic()
                 if left_s <= 0:
-                    raise Overloaded(
-                        f"every replica of {model} was busy for {self._waits.seat_s:.0f} s",
-                        hint="try again in a while, or let more replicas be loaded",
-                    )
+                    raise all_busy(model, routes, self._waits.seat_s)
                 if turn.is_set():  # A newcomer was quicker: this place is kept.
                     turn = anyio.Event()
                     line.come_back(place, turn)
@@ -455,7 +466,7 @@ class RequestDispatcher:
             self._wake_next(model)
 
     async def _first_called(self, turn: anyio.Event, left_s: float) -> None:
-        """Or the table changes, or others have told what they have in flight, or may have been silent."""
+        """Or the table changes, or others announce what they have in flight, or may have been silent."""
         changes = self._tables.changed, self._ledger.elsewhere_changed
         with anyio.move_on_after(min(left_s, _TOLD_S)):
             async with anyio.create_task_group() as either:
@@ -479,6 +490,13 @@ def _no_other(model: str, routing: RoutingRecord) -> NoCapacity:
     reason = f"; the last failure: {routing.failures[-1].message}" if routing.failures else ""
     return NoCapacity(
         f"every replica of {model} has failed this request{reason}", hint="try again in a while"
+    )
+
+
+def _no_further(model: str) -> NoCapacity:
+    return NoCapacity(
+        f"{model} runs on other servers only, and a request that came from another fleet goes no further",
+        hint="ask that server directly, or have your fleet adopt it",
     )
 
 

@@ -2,7 +2,7 @@
 request waits for, in words, and why it is not answered by any replica.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -11,7 +11,7 @@ from remuda.inference.failures import UpstreamFailed
 from remuda.router.table import Route
 from remuda.scheduler.ranking import NO_WISHES, NodeWishes
 
-_CAUSES_MAX: Final = 32  # Of one request; the rest is told as one.
+_CAUSES_MAX: Final = 32  # Of one request; the rest counts as one.
 _SHORT_S: Final = 0.001  # Less is not worth a word.
 
 
@@ -125,6 +125,10 @@ class WaitNotes:
         if self._cause == before:
             self._cause = after
 
+    def loaded(self, model: str) -> None:
+        """It has a replica now. Where none of the looks fell into its load, that is what took so long."""
+        self.reword(load_cause(LoadStatus(model)), f"{model} to be loaded")
+
     def end(self, at_s: float) -> None:
         """It has what it waited for, or has given up."""
         cause, self._cause = self._cause, ""
@@ -149,7 +153,7 @@ def load_cause(status: LoadStatus) -> str:
         case _ if status.node:  # Also while it is only looked whether anything has to be copied or installed.
             return f"{status.model} to be loaded{where}"
         case _:
-            return f"a node for {status.model}"
+            return f"a node to be chosen for {status.model}"
 
 
 def busy_cause(model: str, replicas: int, at_the_end: int | None = None, *, batch: bool = False) -> str:
@@ -160,6 +164,33 @@ def busy_cause(model: str, replicas: int, at_the_end: int | None = None, *, batc
         return f"a free replica of {model}: {_all(replicas)} busy"
     left = str(at_the_end) if at_the_end else "none"
     return f"a free replica of {model}: all were busy ({replicas} at first, {left} at the end)"
+
+
+def servers_busy_cause(model: str, servers: Sequence[Route]) -> str:
+    """Of a model that runs nowhere else."""
+    return f"room on a server for {model}: {_have_all_they_take(servers)}"
+
+
+def all_busy(model: str, routes: Sequence[Route], waited_s: float) -> Overloaded:
+    """Nothing became free in time."""
+    if routes[0].server:
+        return Overloaded(
+            f"{_have_all_they_take(routes)}, and had for the {waited_s:.0f} s that this request for {model} "
+            "has waited",
+            hint="try again in a while; an admin lets a server be asked more at once with: "
+            f"remuda servers edit {routes[0].server} --parallel N",
+        )
+    return Overloaded(
+        f"every replica of {model} was busy for {waited_s:.0f} s",
+        hint="try again in a while, or let more replicas be loaded",
+    )
+
+
+def _have_all_they_take(servers: Sequence[Route]) -> str:
+    names = list(dict.fromkeys(route.server for route in servers))
+    if len(names) == 1:
+        return f"the server {names[0]} has as many requests as it may be sent at once"
+    return f"the servers {', '.join(names)} have as many requests as they may be sent at once"
 
 
 def _all(replicas: int) -> str:

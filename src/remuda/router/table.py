@@ -72,7 +72,7 @@ class RoutedModel:
     overflow: tuple[Route, ...] = ()
     ours: bool = True
     absence: str = ""
-    unpriced: bool = False  # A server that is paid for has it, and nobody has said what it costs.
+    unpriced: bool = False  # Only servers that are paid for have it, and no price was given for it there.
 
 
 @dataclass(frozen=True, slots=True)

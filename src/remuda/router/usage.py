@@ -47,7 +47,7 @@ class RequestLedger:
 
     @property
     def elsewhere_changed(self) -> anyio.Event:
-        """Set when others have told that they have more or less in flight."""
+        """Set when others have announced that they have more or less in flight."""
         return self._elsewhere_changes.changed
 
     def begin(self, route: Route) -> None:
@@ -79,6 +79,10 @@ class RequestLedger:
     def turns(self) -> Mapping[ReplicaKey, int]:
         """The last turn of each replica that was used here."""
         return dict(self._turns)
+
+    def of(self, key: ReplicaKey) -> int:
+        """Requests of this frontend with one replica."""
+        return self._own.get(key, 0)
 
     def own(self) -> Mapping[ReplicaKey, int]:
         """Replicas with requests of this frontend, and how many."""
@@ -153,7 +157,7 @@ class PeerLoads:
         return {self._frontend, *await self._listening()}
 
     def heard(self) -> Collection[FrontendId]:
-        """Those that have told lately what they have in flight, and this one."""
+        """Those that have lately announced what they have in flight, and this one."""
         fresh_since_s = self._clock.monotonic() - 3 * _REPEAT_S
         told = {one for one, announced in self._announced.items() if announced.at_s > fresh_since_s}
         return {self._frontend, *told}
@@ -166,13 +170,13 @@ class PeerLoads:
 
     def in_flight(self, frontend: FrontendId, key: ReplicaKey) -> int:
         if frontend == self._frontend:
-            return self._ledger.own().get(key, 0)
+            return self._ledger.of(key)
         announced = self._announced.get(frontend)
         return 0 if announced is None else announced.held.get(key, 0)
 
     def everywhere(self, key: ReplicaKey) -> int:
         """Requests in flight with this replica, of all frontends together."""
-        return self._ledger.own().get(key, 0) + sum(announced.held.get(key, 0) for announced in self._fresh())
+        return self._ledger.of(key) + sum(announced.held.get(key, 0) for announced in self._fresh())
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         async with anyio.create_task_group() as tasks:

@@ -75,7 +75,7 @@ class WorkRecord:
 
 
 def noticed(record: WorkRecord, busy: bool, now_s: float) -> WorkRecord:
-    """After a look at what it has in flight. Whoever works proves it: that is the best of checks."""
+    """After a look at what it has in flight. Work that is done is the best of checks."""
     return replace(record, quiet_since_s=now_s) if busy else record
 
 
@@ -128,7 +128,7 @@ def _tiny_request(
 
 
 class _Discarded:
-    """An AnswerSink for answers that nobody reads. `complete`: there was one."""
+    """An AnswerSink for answers without a reader. `complete`: there was one."""
 
     begun = False
 

@@ -14,9 +14,11 @@ from typing import IO, TYPE_CHECKING
 import anyio
 from anyio.to_thread import run_sync
 
-from remuda.core.errors import Invalid, NotFound, PeerFailed
+from remuda.core.clock import SystemClock
+from remuda.core.errors import Invalid, NotFound, PeerFailed, RemudaError
 from remuda.s3 import limits
-from remuda.s3.requests import S3Account, SignedRequests, StorageFailed, refused
+from remuda.s3.account import S3Account, StorageFailed, StorageRefused
+from remuda.s3.requests import SignedRequests
 
 if TYPE_CHECKING:
     from obstore import GetResult
@@ -48,8 +50,13 @@ class S3Storage:
     """`patience` is with one request and its whole body; `retries` are the library's own."""
 
     def __init__(
-        self, account: S3Account, patience: timedelta = limits.PART, retries: int = limits.RETRIES_MAX
+        self,
+        account: S3Account,
+        patience: timedelta = limits.PART,
+        retries: int = limits.RETRIES_MAX,
+        now: Callable[[], datetime] | None = None,
     ) -> None:
+        self._now = now or SystemClock().now
         self._account = account
         self._patience = patience
         self._retries = retries
@@ -65,8 +72,11 @@ class S3Storage:
         """NotFound when there is no such object, or no such bucket."""
         import obstore
 
-        with self._explained(key):
-            meta = await obstore.head_async(self._store, key)
+        try:
+            with self._explained(key):
+                meta = await obstore.head_async(self._store, key)
+        except (NotFound, StorageFailed, StorageRefused) as error:  # The answer to HEAD has no words.
+            raise await self._diagnosed(key, error) from None
         return ObjectFacts(int(meta["size"]), str(meta["e_tag"] or ""))
 
     async def read(self, key: str, facts: ObjectFacts, start: int, give: Give) -> None:
@@ -89,7 +99,9 @@ class S3Storage:
         if failure is not None:
             raise failure
 
-    async def stream(self, key: str, facts: ObjectFacts, start: int) -> AsyncIterator[bytes]:
+    async def stream(
+        self, key: str, facts: ObjectFacts, start: int, piece_bytes: int = limits.STREAM_BYTES
+    ) -> AsyncIterator[bytes]:
         """The same in one request, as it arrives: slower, but little is lost when it breaks off."""
         import obstore
 
@@ -99,7 +111,7 @@ class S3Storage:
             got = await obstore.get_async(self._store, key, options={"range": (start, facts.size)})
             if str(got.meta["e_tag"] or "") != facts.etag:
                 raise ObjectChanged(f"the object {key} was replaced while it was read")
-            pieces = aiter(got.stream(min_chunk_size=limits.STREAM_BYTES))
+            pieces = aiter(got.stream(min_chunk_size=piece_bytes))
         while True:
             with self._explained(key), anyio.fail_after(limits.SILENCE_S):
                 piece = await anext(pieces, None)
@@ -109,6 +121,12 @@ class S3Storage:
 
     async def listed(self, prefix: str) -> dict[str, ObjectFacts]:
         """Every object below a prefix that ends with a slash, in the order of their keys."""
+        try:
+            return await self._listed(prefix)
+        except (StorageFailed, StorageRefused) as error:
+            raise await self._diagnosed(prefix, error) from None
+
+    async def _listed(self, prefix: str) -> dict[str, ObjectFacts]:
         import obstore
 
         found: dict[str, ObjectFacts] = {}
@@ -120,6 +138,12 @@ class S3Storage:
                 if len(found) > limits.LISTED_MAX:
                     raise Invalid(f"there are more than {limits.LISTED_MAX} objects below {prefix}")
         return dict(sorted(found.items()))
+
+    async def _diagnosed(self, key: str, error: RemudaError) -> RemudaError:
+        """The same, with what is wrong as far as the storage says it."""
+        from remuda.s3.diagnosis import diagnosed
+
+        return await diagnosed(self._account, key, self._now) or error
 
     async def write(self, key: str, file: IO[bytes], created_at: datetime) -> None:
         """The rest of the file. Replaces what is there."""
@@ -178,6 +202,11 @@ class S3Storage:
             await anyio.sleep(limits.BACKOFF.delay(attempt, 0.5).total_seconds())
             attempt += 1
 
+    @property
+    def _check_keys(self) -> str:
+        names = self._account.names
+        return f"check {names.key} and {names.secret}, and what they may do"
+
     @contextmanager
     def _explained(self, key: str) -> Iterator[None]:
         from obstore.exceptions import BaseError, PermissionDeniedError, UnauthenticatedError
@@ -188,7 +217,7 @@ class S3Storage:
         except FileNotFoundError:
             raise NotFound(f"not found: {where}") from None
         except (PermissionDeniedError, UnauthenticatedError, PermissionError):
-            raise refused(where) from None
+            raise StorageRefused(f"access denied: {where}", hint=self._check_keys) from None
         except ValueError as error:
             raise Invalid(f"invalid key: {_first_line(error)}") from None
         except TimeoutError:

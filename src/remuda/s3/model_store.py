@@ -150,7 +150,7 @@ class ModelObjects:
         return f"{missing.path} is being put into the object storage ({share})"
 
     def has(self, model: str) -> bool:
-        """All files of a model, whoever put them there, as they were seen when this frontend looked last."""
+        """All files of a model, from any frontend, as they were seen when this frontend looked last."""
         return model in self._whole
 
     async def address(self, model: str, file: NeededFile) -> str:

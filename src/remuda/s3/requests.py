@@ -4,59 +4,25 @@ refusals mean."""
 import io
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
-from datetime import datetime
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from typing import IO, Final
 
 import aiohttp
 import anyio
 from anyio.to_thread import run_sync
-from pydantic import SecretStr
 from yarl import URL
 
-from remuda.core.errors import NotFound, PeerFailed
+from remuda.core.errors import NotFound
 from remuda.s3 import limits
-from remuda.s3.signing import SigningKeys, canonical_query, object_path, signed_headers, signed_query
+from remuda.s3.account import S3Account, StorageFailed
+from remuda.s3.refusals import StorageRefusal, explain
+from remuda.s3.signing import canonical_query, object_path, signed_headers, signed_query
 
+_GOOD: Final = frozenset({200, 201, 204})
 EMPTY_SHA256: Final = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 _NOTHING: Final[Mapping[str, str]] = {}
-
-
-class StorageFailed(PeerFailed):
-    """The same request may work later."""
-
-    code = "storage_failed"
-
-
-class StorageRefused(PeerFailed):
-    """The keys are wrong, or may not do this."""
-
-    code = "storage_refused"
-    retryable = False
-
-
-@dataclass(frozen=True, slots=True)
-class S3Account:
-    url: str
-    """Empty: Amazon's."""
-    bucket: str
-    region: str = "us-east-1"
-    access_key: SecretStr | None = None
-    secret_key: SecretStr | None = field(default=None, repr=False)
-    session_token: SecretStr | None = field(default=None, repr=False)
-
-    @property
-    def place(self) -> str:
-        return self.url or "Amazon S3"
-
-    @property
-    def keys(self) -> SigningKeys | None:
-        """None: requests are not signed."""
-        if self.access_key is None or self.secret_key is None:
-            return None
-        token = "" if self.session_token is None else self.session_token.get_secret_value()
-        access, secret = self.access_key.get_secret_value(), self.secret_key.get_secret_value()
-        return SigningKeys(self.region, access, secret, token)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +66,10 @@ class SignedRequests:
         where = f"object {key} in bucket {self._account.bucket} at {self._account.place}"
         async with self._answered(method, key, query, headers, body, payload_sha256, where) as reply:
             text = (await reply.content.read(limits.ANSWER_BYTES_MAX)).decode(errors="replace")
-            _check_status(reply.status, text, where)
+            if reply.status not in _GOOD:
+                refusal = refusal_of(reply, text)
+                known = explain(refusal, self._account, key, self._now())
+                raise known or _unknown(reply.status, text, where)
             return Answer(dict(reply.headers), text)
 
     @asynccontextmanager
@@ -146,10 +115,7 @@ class SignedRequests:
             scope.deadline = anyio.current_time() + self._silence_s
 
     def _url(self, key: str) -> URL:
-        """By path, as storage other than Amazon's wants it."""
-        account = self._account
-        base = account.url or f"https://s3.{account.region}.amazonaws.com"
-        return URL(base + object_path(account.bucket, key), encoded=True)
+        return URL(object_url(self._account, key), encoded=True)
 
     def _signed(
         self, method: str, url: URL, headers: Mapping[str, str], query: str, payload_sha256: str
@@ -169,18 +135,28 @@ class SignedRequests:
         )
 
 
-def refused(where: str) -> StorageRefused:
-    hint = "check storage-access-key and storage-secret-key, and what they may do"
-    return StorageRefused(f"access denied: {where}", hint=hint)
+def object_url(account: S3Account, key: str) -> str:
+    """By path, as storage other than Amazon's wants it."""
+    base = account.url or f"https://s3.{account.region}.amazonaws.com"
+    return base + object_path(account.bucket, key)
 
 
-def _check_status(status: int, text: str, where: str) -> None:
-    match status:
-        case 200 | 201 | 204:
-            return
-        case 401 | 403:
-            raise refused(where)
-        case 404:
-            raise NotFound(f"not found: {where}")
-        case _:
-            raise StorageFailed(f"{where}: HTTP {status}: {text[: limits.ERROR_CHARS_MAX]}")
+def _unknown(status: int, text: str, where: str) -> NotFound | StorageFailed:
+    if status == 404:
+        return NotFound(f"not found: {where}")
+    return StorageFailed(f"{where}: HTTP {status}: {text[: limits.ERROR_CHARS_MAX]}")
+
+
+def refusal_of(reply: aiohttp.ClientResponse, body: str) -> StorageRefusal:
+    headers = reply.headers
+    return StorageRefusal(
+        reply.status, body, headers.get("x-amz-bucket-region", ""), _date(headers.get("Date", ""))
+    )
+
+
+def _date(text: str) -> datetime | None:
+    try:
+        at = parsedate_to_datetime(text)
+    except (TypeError, ValueError):
+        return None
+    return at.replace(tzinfo=at.tzinfo or UTC)

@@ -19,7 +19,8 @@ from anyio.to_thread import run_sync
 
 from remuda.core.errors import Invalid, NotFound, PeerFailed
 from remuda.s3 import limits
-from remuda.s3.requests import SignedRequests, StorageFailed
+from remuda.s3.account import StorageFailed
+from remuda.s3.requests import SignedRequests
 
 log = structlog.get_logger(__name__)
 

@@ -24,7 +24,7 @@ from remuda.wire.nodes import InstalledArtifact
 _NOT_STORED = OpId("not-stored")
 _UNTOLD = "its worker has not said yet what it has installed; try again in a few seconds"
 _CPU: Final = re.compile(r"(?<![a-z0-9])cpu(?![a-z0-9])")
-_SLICE: Final = 200  # Nodes between two pauses: about a millisecond where most have told nothing new.
+_SLICE: Final = 200  # Nodes between two pauses: about a millisecond where most have reported nothing new.
 _NEWS: Final = 10  # One that has something new to tell costs as much as so many others.
 _BACKENDS_MAX: Final = 16  # Those asked for last are remembered.
 
@@ -116,6 +116,7 @@ class BackendSupply:
         self._names = (backend, *builds_of(readings, backend)) if backend else ()
         self._source = Source(backend, galleries_to_json(tuple(one.gallery for one in readings)))
         self._installs: dict[_MachineKind, _Install] = {}
+        self._alike: dict[tuple[_MachineKind, object], Supply] = {}  # By what is installed there as well.
         self._nodes: dict[NodeId, _Known] = {}
 
     def is_by(self, readings: Sequence[Reading]) -> bool:
@@ -142,8 +143,10 @@ class BackendSupply:
                 steps = 0
                 yield
         self._nodes = found
+        if len(self._alike) > 2 * len(found):  # Most of it has changed since.
+            self._alike = {}
         supply = {node: known.supply for node, known in found.items()}
-        if any(one.has for one in supply.values()):  # Then somebody knows such a backend.
+        if any(one.has for one in supply.values()):  # Then there is such a backend.
             return {node: replace(one, known=True) if not one.known else one for node, one in supply.items()}
         return supply
 
@@ -152,10 +155,14 @@ class BackendSupply:
         kind = _MachineKind(machine, is_localai(node.standing.node))
         if before is not None and before.has is has and before.kind == kind:
             return before
-        install = self._installs.get(kind)
-        if install is None:
-            install = self._installs[kind] = self._planned(node)
-        return _Known(has, kind, self._supply(node, install))
+        there = None if has is None else tuple((one.name, one.alias, one.uri) for one in has)
+        supply = self._alike.get((kind, there))
+        if supply is None:
+            install = self._installs.get(kind)
+            if install is None:
+                install = self._installs[kind] = self._planned(node)
+            supply = self._alike[kind, there] = self._supply(node, install)
+        return _Known(has, kind, supply)
 
     def _planned(self, node: ObservedNode) -> _Install:
         wanted = WantedOperation(

@@ -20,9 +20,9 @@ from remuda.core.errors import Conflict, Invalid, Rejected, RemudaError
 from remuda.core.hints import pasted
 from remuda.core.os_errors import os_reason
 from remuda.models.config import ModelConfig, is_gguf_backend
-from remuda.models.facts import ModelFacts, folder_facts, gguf_facts
-from remuda.models.files import NeededFile
-from remuda.models.gguf import CutOff, GgufHeader
+from remuda.models.facts import facts_of
+from remuda.models.files import Manifest, NeededFile
+from remuda.models.gguf import CutOff, GgufHeader, ModelFacts
 from remuda.models.memory import NO_MEMORY, effective_context, memory_need
 from remuda.models.model_folder import folder_stamp, is_model_folder
 from remuda.models.needed_files import needed_files
@@ -40,12 +40,15 @@ _File = tuple[str, int, int]  # Its path, and what changes when it does.
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """A model's file on this machine, as far as it says something of itself."""
+    """A model's file, as far as it says something of itself: on this machine, or where it was installed."""
 
     size_bytes: int = 0
     header: GgufHeader | None = None
     cut_off: str = ""  # Why it cannot be used: it was not copied to its end.
     facts: ModelFacts | None = None  # What it says of itself.
+
+
+_NOT_HERE: Final = Weights()
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +61,7 @@ class Catalogued:
     here: bool = False  # Its bytes are in this machine's folder of models.
 
     def need(self, size_elsewhere: int = 0) -> Need:
-        """What it asks of a node. `size_elsewhere`: of its file, as a node told, where there is none here."""
+        """What it asks of a node. `size_elsewhere`: of its file, as a node reports it."""
         config, weights = self.config, self.weights
         size = weights.size_bytes or size_elsewhere
         parallel = config.parallel or _PARALLEL_UNKNOWN
@@ -148,9 +151,12 @@ class ModelCatalogue:
             self._known, self._latest = known, look
 
     async def weights(self, config: ModelConfig) -> Weights:
-        """What this machine has of a model that need not be configured yet."""
+        """What is known of a model that need not be configured yet."""
         weights, _ = await run_sync(self._weights, config, {})
-        return weights
+        known = self._known.get(config.id)
+        if weights is not _NOT_HERE or known is None:
+            return weights
+        return _as_installed(config, known.stored.manifest)
 
     async def files(self, model: Catalogued) -> tuple[NeededFile, ...]:
         """What a load of it needs on a node; empty where that is not known here, or is incomplete."""
@@ -188,6 +194,8 @@ class ModelCatalogue:
         if config is None:
             return None
         weights, here = self._weights(config, weights_of)
+        if weights is _NOT_HERE:
+            weights = _as_installed(config, stored.manifest)
         return Catalogued(stored, config, weights, here)
 
     def _config(self, stored: StoredModel) -> ModelConfig | None:
@@ -218,7 +226,7 @@ class ModelCatalogue:
         except OSError:
             facts = None
         if facts is None:
-            return Weights(), False
+            return _NOT_HERE, False
         file = (str(path), facts.st_mtime_ns, facts.st_size)
         if not path.is_file():
             if not is_model_folder(path):
@@ -230,14 +238,19 @@ class ModelCatalogue:
 
 def _weights(path: Path, size_bytes: int) -> Weights:
     """A file that says nothing of itself still has a size; a folder's is not known then."""
-    folder = path.is_dir()
     try:
-        facts = folder_facts(path) if folder else gguf_facts(path)
+        facts = facts_of(path)
     except CutOff as error:
         return Weights(cut_off=str(error))
     except Rejected:
-        return Weights(0 if folder else size_bytes)
-    return Weights(facts.size_bytes, None if folder else facts.layout, facts=facts)
+        return Weights(0 if path.is_dir() else size_bytes)
+    return Weights(facts.size_bytes, facts.header, facts=facts)
+
+
+def _as_installed(config: ModelConfig, manifest: Manifest | None) -> Weights:
+    """What the frontend that installed it has written down of a file that is not here."""
+    facts = None if manifest is None or manifest.described != config.file else manifest.facts
+    return _NOT_HERE if facts is None else Weights(facts.size_bytes, facts.header, facts=facts)
 
 
 _LOOK_EVERY_S: Final = 5.0

@@ -150,7 +150,7 @@ class NoRoomYet:
 
 @dataclass(frozen=True, slots=True)
 class GivenUp:
-    """People have unloaded it while it was being loaded, and meant that: who waits for that load is told so.
+    """People have unloaded it while it was being loaded, and meant that: its callers get this error.
     Only a later request begins another.
 
     Every frontend reads this from the operation, wherever the unload was asked for: it was cancelled, or

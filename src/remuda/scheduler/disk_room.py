@@ -278,13 +278,15 @@ FileCopy = tuple[str, int, str]  # Path, size and SHA-256.
 @dataclass(frozen=True, slots=True)
 class FilesInFleet:
     """`users` are the configured models that need a path, `here` what frontends and object storage have of
-    their files (with an empty SHA-256 where that is not known), `holders` the nodes that are up and have one.
+    their files (with an empty SHA-256 where that is not known), `holders` the nodes that are up and have one,
+    and `keepers` those of them whose workers did not fetch it, so that it does not go there to make room.
     `checks_disk`: free disk counts."""
 
     models: Mapping[str, Sequence[NeededFile]] = field(default_factory=dict)
     users: Mapping[str, frozenset[str]] = field(default_factory=dict)
     here: frozenset[FileCopy] = frozenset()
     holders: Mapping[FileCopy, Collection[NodeId]] = field(default_factory=dict)
+    keepers: Mapping[FileCopy, Collection[NodeId]] = field(default_factory=dict)
     rows: Sequence[Replica] = ()
     pinned: frozenset[str] = frozenset()
     checks_disk: bool = True
@@ -301,7 +303,8 @@ def files_in_fleet(
 ) -> FilesInFleet:
     """`models` are the files that each configured model needs, as far as this frontend knows; `elsewhere`
     what other frontends and object storage have of them."""
-    users, holders = defaultdict[str, set[str]](set), defaultdict[FileCopy, set[NodeId]](set)
+    users = defaultdict[str, set[str]](set)
+    holders, keepers = defaultdict[FileCopy, set[NodeId]](set), defaultdict[FileCopy, set[NodeId]](set)
     here: set[FileCopy] = set(elsewhere)
     for model, files in models.items():
         for file in files:
@@ -313,12 +316,15 @@ def files_in_fleet(
             continue
         for one in view.report.model_files:
             if one.sha256:
-                holders[one.path, one.size, one.sha256].add(view.standing.node.id)
+                copy = (one.path, one.size, one.sha256)
+                for nodes_with in (holders,) if one.brought else (holders, keepers):
+                    nodes_with[copy].add(view.standing.node.id)
     return FilesInFleet(
         models,
         {path: frozenset(names) for path, names in users.items()},
         frozenset(here),
         holders,
+        keepers,
         rows,
         frozenset(pinned),
         checks_disk,
@@ -330,6 +336,7 @@ PERSONS: Final = (
 )
 UNKNOWN_CONTENT: Final = "its content is not known until a load needs it"
 LAST_COPY: Final = "no other copy is known in the fleet"
+ONE_STAYS: Final = "of the copies that nodes have fetched, this one stays"
 NOT_DROPPED: Final = "its worker is too old to remove it"
 
 
@@ -395,16 +402,22 @@ def _keep(
         return f"{busy[0]} {at_work[busy[0]]}"
     if pinned := sorted(models & fleet.pinned):
         return f"{pinned[0]} is pinned"
-    return "" if _is_elsewhere(file, view.standing.node.id, fleet) else LAST_COPY
+    return _kept_for_the_fleet(file, view.standing.node.id, fleet)
 
 
-def _is_elsewhere(file: ModelFile, node: NodeId, fleet: FilesInFleet) -> bool:
-    """Here; or else on another node that is up. Of several nodes the first keeps it, so that no two of them
-    let go of it at once, each for the other's sake."""
+def _kept_for_the_fleet(file: ModelFile, node: NodeId, fleet: FilesInFleet) -> str:
+    """Nothing where another copy stays: here, or where a person has put it on a node that is up.
+
+    Of nodes that have fetched it the first keeps it, so that no two of them let go of it at once, each for
+    the other's sake.
+    """
     copy = (file.path, file.size, file.sha256)
-    if copy in fleet.here or (file.path, file.size, "") in fleet.here:
-        return True
-    return any(other < node for other in fleet.holders.get(copy, ()))
+    if copy in fleet.here or (file.path, file.size, "") in fleet.here or fleet.keepers.get(copy):
+        return ""
+    others = [other for other in fleet.holders.get(copy, ()) if other != node]
+    if any(other < node for other in others):
+        return ""
+    return ONE_STAYS if others else LAST_COPY
 
 
 def _coming(view: ObservedNode, fleet: FilesInFleet, loading: str) -> tuple[int, int]:

@@ -100,7 +100,7 @@ class Scene:
 
 def to_ask(replicas: Replicas, nodes: Mapping[NodeId, ObservedNode], memory: DriftMemory) -> list[NodeId]:
     """Nodes without reports, with replicas that were not confirmed for a while, or since it registered
-    again: that may have been a restart. And those without replicas, for they may run what nobody knows."""
+    again: that may have been a restart. And those without replicas: they may run processes without a row."""
     silent = {node: view for node, view in nodes.items() if not view.reports and is_up(view.standing)}
     about_rows = {
         row.node

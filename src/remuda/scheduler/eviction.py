@@ -75,9 +75,12 @@ def _used(row: Replica) -> tuple[float, int]:
 
 def may_go(row: Replica, now: datetime, in_flight: Callable[[ReplicaKey], int], turn: Turn) -> bool:
     """Whether it may be marked as unloading for another now. What is in flight ends in any case."""
-    if not turn.evicts or row.node in turn.reserved:
-        return False
-    return why_held(row, now, in_flight, turn) is None
+    return may_ask(row, turn) and why_held(row, now, in_flight, turn) is None
+
+
+def may_ask(row: Replica, turn: Turn) -> bool:
+    """Whether its place may be had at all, if nothing holds it."""
+    return turn.evicts and row.node not in turn.reserved
 
 
 def why_held(

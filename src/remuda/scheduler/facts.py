@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Final, NamedTuple
 
 from remuda.core.ids import NodeId, ReplicaKey
+from remuda.fleet.model import Node
 from remuda.fleet.verdicts import ObservedNode
 from remuda.models.files import NeededFile
 from remuda.models.gguf import all_parts
@@ -18,6 +19,7 @@ from remuda.scheduler.measured_memory import MemoryBook
 from remuda.scheduler.measured_speed import RateBook
 from remuda.scheduler.model import Need, Replica, Replicas
 from remuda.scheduler.ranking import NO_WISHES, NodeWishes
+from remuda.scheduler.staging import GiversByFile
 from remuda.wire.nodes import Report
 
 _NO_PATHS: Final = frozenset[str]()
@@ -93,7 +95,8 @@ class FactsByNode:
         self.fleet = fleet
         self.stays = {**fleet.spare, **dict.fromkeys(fleet.pinned, 0)}
         self._rows = _by_node(fleet.replicas.rows)
-        self.excluding = {row.key for row in fleet.replicas.rows if excludes(need.model, row, fleet.groups)}
+        self.excluding = _excluding(need.model, fleet)
+        self.memory = fleet.memory.of_model(need.model, need.revision)
         fleet.paths.forget_others(fleet.nodes)
 
     def rows_on(self, node: NodeId) -> Sequence[Replica]:
@@ -103,11 +106,21 @@ class FactsByNode:
         """Without the replicas of other nodes."""
         return replace(self._fetched, rows=self._fetched_rows.get(node, ()))
 
+    def giver_of(self, file: NeededFile, receiver: Node) -> Node | None:
+        """The node that this one would take it from first; None: no other has it."""
+        return self._givers.of(file, receiver)
+
+    @property
+    def obtainable(self) -> Sequence[bool]:
+        """Of each file of the model, whether a node that lacks it could get it from someone."""
+        files = self.fleet.files
+        return [file.here or bool(file.elsewhere) or self._givers.any_of(file) for file in files]
+
     @cached_property
-    def may_give(self) -> Sequence[ObservedNode]:
-        """Nodes that have a file of the name of one that is needed. No other could give one."""
+    def _givers(self) -> GiversByFile:
+        """Among the nodes that have a file of the name of one that is needed. No other could give one."""
         named, paths = {file.path for file in self.fleet.files}, self.fleet.paths
-        return [view for view in self.fleet.nodes if not named.isdisjoint(paths.of(view))]
+        return GiversByFile([view for view in self.fleet.nodes if not named.isdisjoint(paths.of(view))])
 
     @cached_property
     def _fetched(self) -> FilesInFleet:
@@ -116,6 +129,13 @@ class FactsByNode:
     @cached_property
     def _fetched_rows(self) -> Mapping[NodeId, Sequence[Replica]]:
         return _by_node(self._fetched.rows)
+
+
+def _excluding(model: str, fleet: PlacementFacts) -> AbstractSet[ReplicaKey]:
+    """Most models are in no group, and are excluded by none."""
+    if not fleet.groups.get(model):
+        return frozenset()
+    return {row.key for row in fleet.replicas.rows if excludes(model, row, fleet.groups)}
 
 
 def _by_node(rows: Iterable[Replica]) -> Mapping[NodeId, Sequence[Replica]]:

@@ -25,7 +25,7 @@ STAGING_SHARE: Final = 90.0  # Of a load's way until its backend is looked at, a
 
 @dataclass(frozen=True, slots=True)
 class Pushed:
-    """`folder` is the folder of models that the node was told; `sent_bytes` what it did not have."""
+    """`folder` is the folder of models that the node was given; `sent_bytes` what it did not have."""
 
     folder: str
     sent_bytes: int

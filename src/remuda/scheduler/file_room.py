@@ -6,10 +6,11 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+import anyio
 import structlog
 
-from remuda.core.errors import Conflict, NotFound, PeerFailed
-from remuda.core.ids import NodeId
+from remuda.core.errors import Conflict, NotFound, PeerFailed, RemudaError
+from remuda.core.ids import BootId, NodeId
 from remuda.fleet.health import Standing
 from remuda.fleet.node_views import ObservedNodes
 from remuda.fleet.verdicts import ObservedNode, is_localai, is_up
@@ -38,6 +39,7 @@ log = structlog.get_logger(__name__)
 
 _ROUNDS_MAX: Final = 3  # What a worker keeps after all may be made up for by others.
 _FILES_AT_ONCE: Final = 500  # In one request: a message has its bounds.
+_LOOK_S: Final = 2.0
 
 
 class NoRoomForFiles(Conflict):
@@ -160,7 +162,7 @@ class FileRoom:
 
     async def _drop(self, node: NodeId, disk: NodeDisk, files: Sequence[FileOnNode]) -> FilesDropReply:
         unused = tuple(UnusedFile(path=one.path, sha256=one.sha256, used_ms=one.used_ms) for one in files)
-        reply = await self._deps.worker.drop_files(node, FilesDrop(files=unused))
+        reply = await self._answer(node, FilesDrop(files=unused))
         if reply.error:
             raise PeerFailed(f"{disk.node} could not make room: {reply.error}", reason=reply.code)
         log.info(
@@ -171,6 +173,40 @@ class FileRoom:
             kept={one.path: one.why for one in reply.kept},
         )
         return reply
+
+    async def _answer(self, node: NodeId, request: FilesDrop) -> FilesDropReply:
+        """Of a worker that is started anew meanwhile there will be none, and it is asked again: what has gone
+        by then is gone."""
+        while True:
+            reply: FilesDropReply | RemudaError | None = None
+            boot = await self._boot(node)
+
+            async def watch(scope: anyio.CancelScope, boot: BootId | None = boot) -> None:
+                while True:
+                    await anyio.sleep(_LOOK_S)
+                    if await self._boot(node) not in (None, boot):
+                        scope.cancel()
+
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(watch, tasks.cancel_scope)
+                try:
+                    reply = await self._deps.worker.drop_files(node, request)
+                except RemudaError as error:
+                    reply = error
+                tasks.cancel_scope.cancel()
+            if isinstance(reply, RemudaError):
+                raise reply
+            if reply is not None:
+                return reply
+            log.info("files_drop_asked_again", node=node)
+
+    async def _boot(self, node: NodeId) -> BootId | None:
+        """None: it is not known now."""
+        try:
+            standings = await self._deps.standings()
+        except RemudaError:
+            return None
+        return next((one.node.boot_id for one in standings if one.node.id == node), None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,9 +27,8 @@ from remuda.models.memory import effective_context
 from remuda.models.paths import check_absolute_paths
 from remuda.ops.model import DoneWithNote, Ending, Kind, NotNeeded, Step
 from remuda.scheduler.catalogue import Catalogued, ModelCatalogue, names_file
-from remuda.scheduler.load_ops import target_of
 from remuda.scheduler.measured_speed import MoveTimed, Rate, TimeTaken, not_timed
-from remuda.scheduler.model import HTTP, Place, Replica, ReplicaState, endpoint_of, worker_endpoint
+from remuda.scheduler.model import HTTP, Place, Replica, ReplicaState, endpoint_of, target_of, worker_endpoint
 from remuda.scheduler.ports import (
     LoadProgress,
     ReplicaEngine,
@@ -110,8 +109,8 @@ class Loader:
             stop = not task.vanished and (task.overdue or bool(task.replica.address))
             await self._abandon(task.replica, stop=stop)
             return problem
-        taken = task.staged.taken
-        return DoneWithNote(taken_words(taken)) if any(taken.values()) else None
+        words = taken_words(task.staged.taken, task.staged.before)
+        return DoneWithNote(words) if words else None
 
     async def _claimed(self, step: Step) -> tuple[Replica, Catalogued] | Problem | NotNeeded:
         key = target_of(step).key
@@ -227,7 +226,8 @@ class _Load:
                 began_s, self._staging = anyio.current_time(), True
                 self.staged = await self._deps.stager.stage(self._step, self._model, self._installing)
                 self._staging = False
-                self._timed(Rate.COPY, sum(self.staged.taken.values()), began_s)
+                if self._step.attempt == 1:  # Later ones count what came in those before, too.
+                    self._timed(Rate.COPY, sum(self.staged.taken.values()), began_s)
             standing = await self._standing()
             reply = await self._timed_process(standing)
             await self._write(_running(self.replica, reply, standing))
@@ -276,7 +276,7 @@ class _Load:
         raise BackendFailed(f"{self._step.node_name} is no longer in the fleet")
 
     async def _timed_process(self, standing: Standing) -> BackendInstallReply:
-        """Where the node had to install the backend for it, that is told."""
+        """Reported where the node had to install the backend for it."""
         began_s, replica = anyio.current_time(), self.replica
         lacks = _lacks_backend(standing.node, self._model.config.backend)
         reply = await self._process(standing)
@@ -417,7 +417,15 @@ _ON_ITS_WAY = (ReplicaState.STAGING, ReplicaState.LOADING)  # Their loader finds
 class ReplicaWork:
     """Implements ops.ports.ModelWork."""
 
-    def __init__(self, loader: Loader, unloader: Unloader, store: ReplicaStore, table: RoutingTable) -> None:
+    def __init__(
+        self,
+        loader: Loader,
+        unloader: Unloader,
+        store: ReplicaStore,
+        table: RoutingTable,
+        took: TimeTaken = not_timed,
+    ) -> None:
+        self._took = took
         self._loader = loader
         self._unloader = unloader
         self._store = store
@@ -435,3 +443,6 @@ class ReplicaWork:
             if meant and row.state not in _ON_ITS_WAY and await self._store.remove(row):
                 log.info("replica_forgotten", replica=str(row.key), reason="its backend was changed")
                 self._table.rows_changed()
+
+    def backend_installed(self, node: NodeId, backend: str, seconds: float) -> None:
+        self._took(Rate.BACKEND, node, backend, seconds)

@@ -61,6 +61,10 @@ class MemoryBook:
             return self.uses[key]
         return most(use for other, use in self.uses.items() if _is_like(other, key))
 
+    def of_model(self, model: str, revision: str) -> "MemoryBook":
+        """That part, for many questions about one model: each looks at all that is known."""
+        return MemoryBook({key: use for key, use in self.uses.items() if key[:2] == (model, revision)})
+
     def news(self, seen: Iterable[MeasuredMemory]) -> list[MeasuredMemory]:
         """Of this, what is worth keeping."""
         return [one for one in seen if _has_grown(self.uses.get(one.key), one.use)]

@@ -19,7 +19,7 @@ BYTES_MIN: Final = 1 << 20  # Likewise of loads and copies.
 _ALIKE: Final = 4.0  # Weights of so many times the size, or a part of it, say nothing of each other.
 _NEWS: Final = 0.1  # A change by less than this share is not written.
 _FASTER, _SLOWER = 0.5, 0.05  # How far one measurement moves what is known.
-_SECONDS_LEAST: Final = 0.001  # What took less is told as this.
+_SECONDS_LEAST: Final = 0.001  # What took less counts as this.
 
 
 class Rate(StrEnum):
@@ -29,6 +29,7 @@ class Rate(StrEnum):
     # How often in a second it could be done, one after the other: 1 in 4 s is 0.25.
     UNLOAD = "unload"  # From telling an idle replica to stop until its worker says that it has.
     INSTALL = "install"  # Of the model's backend, with the start of a process of it.
+    BACKEND = "backend"  # Of a backend that people had installed; the key has its name for the model's.
 
 
 class RateKey(NamedTuple):
@@ -125,12 +126,11 @@ class RateBook:
 
     def install_s(self, node: NodeId, backend: str) -> Took | None:
         """Of that backend on the node, or else the median of the nodes on which it was installed."""
-        by_node = {
-            place: [one.per_s for one in there if one.backend == backend]
-            for (kind, place), there in self.by_place.items()
-            if kind is Rate.INSTALL
-        }
-        if here := by_node.get(node):
+        by_node = defaultdict[NodeId, list[float]](list)
+        for (kind, place), there in self.by_place.items():
+            if kind in (Rate.INSTALL, Rate.BACKEND):
+                by_node[place] += [one.per_s for one in there if one.backend == backend]
+        if here := by_node[node]:
             return Took(1 / median(here))
         elsewhere = [1 / median(there) for there in by_node.values() if there]
         return Took(median(elsewhere), elsewhere=True) if elsewhere else None

@@ -1,10 +1,11 @@
-"""Replicas, where they are reached, and what is known when one is to be placed. Data only."""
+"""Replicas, where they are reached, what is known when one is to be placed, and loads and unloads as
+operations. Data only."""
 
 import hashlib
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final
 
@@ -15,10 +16,11 @@ from remuda.inference.model import ReplicaEndpoint
 from remuda.models.config import CONTEXT_FALLBACK
 from remuda.models.files import Manifest
 from remuda.models.memory import NO_MEMORY, MemoryUse
-from remuda.ops.model import OpId, UnloadReason
+from remuda.ops.model import Goal, Kind, Operation, OpId, ReplicaTarget, RollOut, Source, Step, UnloadReason
 from remuda.scheduler.scheduling import SchedulingTerms
 from remuda.wire.nodes import CutOffFile, Report
 
+LATER: Final = "; try again later"  # Ends reasons that pass by themselves; nothing to tell those who wait.
 REASONS_MAX: Final = 3  # In one sentence.
 _NAMED_MAX: Final = 8  # Nodes that have the same reason, out of many.
 
@@ -173,7 +175,7 @@ class HoldReason(StrEnum):
     KEPT = "kept"  # Its model is to have as many.
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # As NodeOffer.
 class Resident:
     """A replica on a node, as placement sees it. `hold`: why it does not leave now, if it is not movable."""
 
@@ -198,7 +200,7 @@ class FilesTold(StrEnum):
     NEVER = "never"  # Its worker sends no reports.
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # Not frozen, which would take as long again: a thousand are made for a decision.
 class NodeOffer:
     """What a node has to offer. `unfit` says why it cannot be considered at all; empty: it can. `passing`:
     that is only for the moment. `on_cpu` and `builtin` are about the build that it has or would get."""
@@ -326,7 +328,7 @@ def endpoint_of(replica: Replica, node: Node, tokens: NodeTokens) -> ReplicaEndp
 
 
 def worker_endpoint(node: Node, tokens: NodeTokens) -> ReplicaEndpoint | None:
-    """The node's HTTP server; None where it has told no address of one."""
+    """The node's HTTP server; None where it has given no address of one."""
     if not node.http_address:
         return None
     return ReplicaEndpoint(node.http_address, HTTP, token=tokens.of(node).http)
@@ -348,3 +350,43 @@ class Place:
     model_file: str = ""  # The model's own file or folder; empty: the backend finds it by itself.
     context: int = CONTEXT_FALLBACK  # Tokens, where the file has been looked at.
     threads: int = 0  # For a model that names none; 0: its worker's backend knows better.
+
+
+_BEGIN_WITHIN: Final = timedelta(minutes=1)  # Callers do not wait for a load for ever.
+
+
+def load_operation(
+    op: OpId, target: ReplicaTarget, source: Source, node: NodeId, node_name: str, *, by: str, now: datetime
+) -> tuple[Operation, Step]:
+    """`source` says which backend, and where the node gets it from."""
+    return _operation(Kind.LOAD, op, target, source, node, node_name, by, now, now + _BEGIN_WITHIN)
+
+
+def unload_operation(
+    op: OpId, target: ReplicaTarget, source: Source, node: NodeId, node_name: str, *, by: str, now: datetime
+) -> tuple[Operation, Step]:
+    return _operation(Kind.UNLOAD, op, target, source, node, node_name, by, now, None)
+
+
+def target_of(step: Step) -> ReplicaTarget:
+    assert step.target is not None, "every load and unload is about a replica"
+    return step.target
+
+
+def _operation(
+    kind: Kind,
+    op: OpId,
+    target: ReplicaTarget,
+    source: Source,
+    node: NodeId,
+    node_name: str,
+    by: str,
+    now: datetime,
+    expires: datetime | None,
+) -> tuple[Operation, Step]:
+    # Not a backend's name: what is done to backends goes its own way.
+    goal = Goal((f"replica {target.key}",))
+    operation = Operation(
+        op, kind, source, RollOut(1), by, now, expires=expires, selection=node_name, target=target
+    )
+    return operation, Step(op, node, node_name, kind, source, goal, expires=expires, target=target)

@@ -82,6 +82,14 @@ class ModelEdits:
         """Give it this text, if its own still has this ETag. Raises Stale when it does not."""
         return await self._change(name, lambda stored: text, etag)
 
+    async def preview(self, name: str, text: str, etag: str) -> AddedModel:
+        """What `replace` would answer or refuse now; nothing is changed."""
+        before = await self._editable(name, etag)
+        after, warnings = await self._checked(before, text)
+        same = text == before.stored.text
+        unknown = read_model(text).unknown
+        return AddedModel(before, True, unknown, warnings, same, reloads=_reloads(before, after))
+
     async def patch(
         self, name: str, patch: Mapping[str, JsonValue], assigned: Sequence[str] = (), etag: str = ANY
     ) -> AddedModel:
@@ -93,22 +101,27 @@ class ModelEdits:
 
     async def _change(self, name: str, edited: Callable[[StoredModel], str], etag: str) -> AddedModel:
         for _ in range(_TRIES):
-            before = await self._models.get(name)
-            require_added(before.stored)
-            if etag not in (ANY, before.stored.etag):
-                raise Stale(before.stored)
+            before = await self._editable(name, etag)
             text = await run_sync(partial(edited, before.stored))
             after, warnings = await self._checked(before, text)
             same = text == before.stored.text
             if same or await self._store.change_model(before.stored, after) is not None:
                 await self._changed()
                 after_all = await self._models.get(name)
-                added = AddedModel(after_all, True, read_model(text).unknown, warnings, same)
+                unknown, reloads = read_model(text).unknown, _reloads(before, after)
+                added = AddedModel(after_all, True, unknown, warnings, same, reloads=reloads)
                 if after_all.config.backend == before.config.backend:
                     return added
                 nowhere = await self._models.nowhere(after_all)
                 return replace(added, warnings=(*warnings, nowhere), no_node=True) if nowhere else added
         raise Stale((await self._models.get(name)).stored)
+
+    async def _editable(self, name: str, etag: str) -> Catalogued:
+        found = await self._models.get(name)
+        require_added(found.stored)
+        if etag not in (ANY, found.stored.etag):
+            raise Stale(found.stored)
+        return found
 
     async def _checked(self, before: Catalogued, text: str) -> tuple[StoredModel, tuple[str, ...]]:
         config = read_model(text)
@@ -212,6 +225,11 @@ class ModelEdits:
     async def _changed(self) -> None:
         self._table.rows_changed()
         await self._table.refresh()
+
+
+def _reloads(before: Catalogued, after: StoredModel) -> bool:
+    """Whether requests are not to reach replicas that were loaded before the change."""
+    return after.revision != before.config.revision
 
 
 async def _set_key(stored: StoredModel, key: str, value: str) -> StoredModel:

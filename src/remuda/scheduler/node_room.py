@@ -1,6 +1,6 @@
 """Whether nodes have more room than when a replica was refused. Pure.
 
-A refusal names what was in the way then. What is told here of each node only grows where something of that is
+A refusal names what was in the way then. What is said here of each node only grows where something of that is
 gone: a replica has left, or may leave now, its process takes less, other programs do, files have come, or the
 node can be reached again. Where nothing has grown, the same replica would be refused again.
 """

@@ -28,9 +28,9 @@ from remuda.models.gguf import all_parts
 from remuda.models.memory import NO_MEMORY, MemoryUse
 from remuda.ops.model import OpId
 from remuda.scheduler.disk_room import DropPlan, NoRoom, disk_of, room_for
-from remuda.scheduler.eviction import may_go, staying, why_held
+from remuda.scheduler.eviction import may_ask, staying, why_held
 from remuda.scheduler.facts import FactsByNode, PlacementFacts, is_among
-from remuda.scheduler.measured_memory import MemoryKey, build_of, hardware_of, reported_use
+from remuda.scheduler.measured_memory import MemoryBook, MemoryKey, build_of, hardware_of, reported_use
 from remuda.scheduler.measured_speed import RateBook
 from remuda.scheduler.model import (
     FilesTold,
@@ -42,7 +42,7 @@ from remuda.scheduler.model import (
     ReplicaState,
     Resident,
 )
-from remuda.scheduler.staging import NOTHING_TO_COPY, CopyPlan, copy_plan, files_on
+from remuda.scheduler.staging import NOTHING_TO_COPY, CopyPlan, files_on, planned_copy
 from remuda.wire.nodes import CutOffFile, Report
 
 _NOT_STORED = OpId("not-stored")
@@ -52,7 +52,7 @@ _CPU: Final = re.compile(r"(?<![a-z0-9])cpu(?![a-z0-9])")
 
 _FIGURES_UNDER_WAY: Final = timedelta(seconds=5)  # They may be older than their arrival by so much.
 _SHARE_RAM: Final = ("metal", "nvidia-l4t")  # Capabilities of machines whose GPU has no memory of its own.
-_HEARTBEAT_DUE: Final = timedelta(seconds=limits.DIAL_GRACE_S)  # It was not heard since the dials failed.
+HEARTBEAT_DUE: Final = timedelta(seconds=limits.DIAL_GRACE_S)  # It was not heard since the dials failed.
 
 
 def offers(need: Need, fleet: PlacementFacts) -> list[NodeOffer]:
@@ -69,10 +69,10 @@ def offer_of(need: Need, view: ObservedNode, facts: FactsByNode) -> NodeOffer:
     unreached = view.standing.unreached.get(fleet.frontend, "")
     uses = {row.key: use_of(row, view.report) for row in rows}
     vram_free, ram_free = _free(node, ceiling, uses, {row.key for row in rows if is_shown(row, node)})
-    kind = MemoryKey(need.model, need.revision, build_of(view, need.backend), hardware_of(node))
+    measured_in_vram, measured_in_ram = _measured(need, view, facts.memory)
     stay = staying(rows, facts.stays)
     leaving = sum(_leaves(row) and row.key.model == need.model for row in rows)
-    copy = copy_plan(fleet.files, view, facts.may_give) if fleet.files and not fleet.shared else None
+    copy = planned_copy(fleet.files, view, facts.giver_of) if fleet.files and not fleet.shared else None
     room = None if copy is None else _room(need, copy, view, facts)
     return NodeOffer(
         node=node.id,
@@ -116,10 +116,21 @@ def offer_of(need: Need, view: ObservedNode, facts: FactsByNode) -> NodeOffer:
         evicts=fleet.turn.evicts,
         gpus=_gpu_offers(rows, uses, view, node),
         busy=sum(fleet.in_flight(row.key) for row in rows),
-        measured_in_vram=fleet.memory.of(kind),
-        measured_in_ram=fleet.memory.of(kind._replace(hardware="")),
+        measured_in_vram=measured_in_vram,
+        measured_in_ram=measured_in_ram,
         tokens_per_s=speed_of(need, node.id, fleet.speeds),
     )
+
+
+def _measured(
+    need: Need, view: ObservedNode, memory: MemoryBook
+) -> tuple[MemoryUse | None, MemoryUse | None]:
+    """In VRAM and in RAM."""
+    if not memory.uses:
+        return None, None
+    build, hardware = build_of(view, need.backend), hardware_of(view.standing.node)
+    kind = MemoryKey(need.model, need.revision, build, hardware)
+    return memory.of(kind), memory.of(kind._replace(hardware=""))
 
 
 def _room(need: Need, copy: CopyPlan, view: ObservedNode, facts: FactsByNode) -> DropPlan | NoRoom:
@@ -146,7 +157,7 @@ def _passing(standing: Standing, *, unreached: bool) -> bool:
     if standing.uncommandable or not may_take_work(node):
         return bool(node.ended)
     overdue = standing.reachability is Reachability.SILENT
-    unheard = unreached and standing.heard_ago >= _HEARTBEAT_DUE
+    unheard = unreached and standing.heard_ago >= HEARTBEAT_DUE
     return overdue or unheard or bool(standing.stopped or node.ended)
 
 
@@ -295,6 +306,7 @@ def last_used(row: Replica, now: datetime) -> datetime:
 def _resident(row: Replica, use: MemoryUse, facts: FactsByNode, *, stays: bool) -> Resident:
     fleet, now = facts.fleet, facts.fleet.replicas.now
     hold = why_held(row, now, fleet.in_flight, fleet.turn)
+    movable = hold is None and not stays and may_ask(row, fleet.turn)
     if stays:
         hold = HoldReason.PINNED if row.key.model in fleet.pinned else HoldReason.KEPT
     return Resident(
@@ -302,7 +314,7 @@ def _resident(row: Replica, use: MemoryUse, facts: FactsByNode, *, stays: bool) 
         memory_bytes=use.vram_bytes if row.in_vram else use.ram_bytes,
         ram_beside_bytes=use.ram_bytes if row.in_vram else 0,
         in_vram=row.in_vram,
-        movable=not stays and may_go(row, now, fleet.in_flight, fleet.turn),
+        movable=movable,
         last_used=last_used(row, now),
         gpus=row.gpus,
         excludes=row.key in facts.excluding,

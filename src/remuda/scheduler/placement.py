@@ -16,8 +16,9 @@ from typing import Final
 from remuda.fleet.model import RESERVED_PREFIX
 from remuda.models.memory import GPU_PROCESS_BYTES, MemoryUse
 from remuda.scheduler.holding import held, kept, until
-from remuda.scheduler.model import FilesTold, GpuOffer, Need, NodeOffer, Placed, Resident, Unplaceable
+from remuda.scheduler.model import LATER, FilesTold, GpuOffer, Need, NodeOffer, Placed, Resident, Unplaceable
 from remuda.scheduler.ranking import Rank, rank, usual_speed, why_behind
+from remuda.scheduler.refusals import NodeRefusal, RefusedNode, nowhere, refused
 from remuda.wire.nodes import CutOffFile
 
 _INSTALL_DISK_BYTES: Final = 2 << 30  # For a backend whose size is not known beforehand.
@@ -43,22 +44,6 @@ class Fit:
         return Placed(self.offer.node, wanted.in_vram, evict, copied, wanted.use, self.gpus)
 
 
-@dataclass(frozen=True, slots=True)
-class NodeRefusal:
-    """`lacks`: how much is missing until it works, by the first condition that is not met. `until`: what is
-    waited for, where it works once that has happened."""
-
-    why: str
-    waiting_helps: bool = False
-    lacks: int = 1
-    until: str = ""
-
-    @property
-    def rank(self) -> tuple[bool, int]:
-        """The smallest is the nearest to working."""
-        return not self.waiting_helps, self.lacks
-
-
 _LACKS_ROOM: Final = 2  # On the disk, or of the file itself: a part of it is there.
 _LACKS_FILE: Final = 3
 _LACKS_LABEL: Final = 4
@@ -72,26 +57,11 @@ def place(need: Need, offers: Sequence[NodeOffer]) -> Placed | Unplaceable:
     if fits:
         usual = usual_speed(offer.tokens_per_s for offer in offers)
         return min(fits, key=lambda fit: fit.rank(usual)).placed
-    return nowhere(looked)
+    return nowhere([refused_by(offer, found) for offer, found in looked if isinstance(found, NodeRefusal)])
 
 
-def nowhere(looked: Sequence[tuple[NodeOffer, Fit | NodeRefusal]]) -> Unplaceable:
-    """Of offers none of which fits."""
-    refused = {offer.name: found for offer, found in looked if isinstance(found, NodeRefusal)}
-    nearest_first = sorted(refused, key=lambda name: (refused[name].rank, name))
-    soon = next((name for name in nearest_first if refused[name].until), "")
-    return Unplaceable(
-        reasons={name: refused[name].why for name in nearest_first},
-        # The first node may be about to register.
-        waiting_helps=not looked or any(refusal.waiting_helps for refusal in refused.values()),
-        unapproved=frozenset(offer.name for offer, _ in looked if not offer.approved),
-        room_on=frozenset(
-            offer.node
-            for offer, found in looked
-            if isinstance(found, NodeRefusal) and found.waiting_helps and not offer.unfit
-        ),
-        until=f"on {soon} once {refused[soon].until}" if soon else "",
-    )
+def refused_by(offer: NodeOffer, why: NodeRefusal) -> RefusedNode:
+    return refused(offer.node, offer.name, why, approved=offer.approved, unfit=bool(offer.unfit))
 
 
 def not_chosen(need: Need, offers: Sequence[NodeOffer]) -> Mapping[str, str]:
@@ -195,7 +165,7 @@ def _excluded(need: Need, offer: NodeOffer) -> NodeRefusal | None:
         return None
     shares = "shares" if len({one.key.model for one in there}) == 1 else "share"
     why = f"{held(there)}, and {shares} a concurrency group with {need.model}"
-    return NodeRefusal(f"{why}; try again later", waiting_helps=True, until=until(there))
+    return NodeRefusal(f"{why}{LATER}", waiting_helps=True, until=until(there))
 
 
 # Memory.
@@ -325,9 +295,9 @@ def _once_others_go(offer: NodeOffer, free: int, *, in_vram: bool) -> int:
 
 
 def _no_ram_beside(offer: NodeOffer, wanted: _Wanted, evict: Sequence[Resident]) -> NodeRefusal | None:
-    """For the layers that stay there."""
+    """For the layers that stay there. What needs nothing lacks nothing, also where too much is in use."""
     free = offer.ram_free + sum(one.ram_beside_bytes for one in evict)
-    if not offer.ram_total or wanted.beside_bytes <= free:
+    if not offer.ram_total or not wanted.beside_bytes or wanted.beside_bytes <= free:
         return None
     needs, has = _sizes(wanted.beside_bytes, max(free, 0))
     return NodeRefusal(f"needs {needs} of RAM beside its VRAM, {has} free; unload or stop something there")
@@ -427,7 +397,7 @@ def _only_for_now(need: Need, offer: NodeOffer, there: Sequence[Resident], lacks
         why, later = "and models that have waited longer come first", "those have been loaded"
     else:
         stay = [one for one in there if not one.movable]
-        why, later = f"and {held(stay)}; try again later", until(stay)
+        why, later = f"and {held(stay)}{LATER}", until(stay)
     return NodeRefusal(f"{lacks}, {why}", waiting_helps=True, until=later)
 
 
@@ -443,6 +413,8 @@ def _what_helps(need: Need, offer: NodeOffer, wanted: _Wanted) -> str:
 def _other_memory(need: Need, offer: NodeOffer, *, in_vram: bool) -> str:
     """What would make it use the other kind of memory, if that has room."""
     free = offer.ram_free if in_vram else offer.vram_free
+    if not (offer.ram_total if in_vram else offer.vram_total):
+        return ""
     if _wanted(need, offer, in_vram=not in_vram).size_bytes > free:
         return ""
     there = f"{_kind(not in_vram)}, of which {_size(free)} is free"

@@ -20,7 +20,6 @@ from remuda.fleet.verdicts import ObservedNode, installed, is_up, may_take_work
 from remuda.ops.model import OpId, UnloadReason
 from remuda.scheduler.catalogue import Catalogued, ModelCatalogue
 from remuda.scheduler.eviction import BESIDE, FIRST, Turn
-from remuda.scheduler.load_ops import UnloadRequests
 from remuda.scheduler.measured_memory import MemoryBook
 from remuda.scheduler.model import Replica, Replicas, ReplicaState, Unplaceable
 from remuda.scheduler.node_room import RoomInputs, RoomLeft, grew, least, measured_room, room
@@ -35,6 +34,7 @@ from remuda.scheduler.replica_goals import (
     still_wanted,
 )
 from remuda.scheduler.scheduling import Cooldown, SchedulingStore
+from remuda.scheduler.unloader import UnloadRequests
 
 log = structlog.get_logger(__name__)
 

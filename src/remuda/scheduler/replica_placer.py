@@ -22,7 +22,6 @@ from remuda.scheduler.disk_room import FilesInFleet
 from remuda.scheduler.eviction import FIRST, Turn, groups_of, spares
 from remuda.scheduler.facts import PlacementFacts, ReportPaths
 from remuda.scheduler.file_room import FileRoom
-from remuda.scheduler.load_ops import UnloadRequests, load_operation
 from remuda.scheduler.measured_memory import MemoryBook
 from remuda.scheduler.measured_speed import RateBook
 from remuda.scheduler.model import (
@@ -36,13 +35,16 @@ from remuda.scheduler.model import (
     Replicas,
     ReplicaState,
     Unplaceable,
+    load_operation,
 )
 from remuda.scheduler.offers import offers
 from remuda.scheduler.placement import place
 from remuda.scheduler.plans import ReplicaPlan, replica_plan
 from remuda.scheduler.ports import ReplicaStore, RoutingTable
 from remuda.scheduler.ranking import NO_WISHES, NodeWishes
+from remuda.scheduler.refusals import RefusalBook
 from remuda.scheduler.shortlist import SupplyFacts, best_place
+from remuda.scheduler.unloader import UnloadRequests
 
 log = structlog.get_logger(__name__)
 
@@ -96,6 +98,7 @@ class ReplicaPlacer:
         self._signal = signal
         self._paths = ReportPaths()
         self._supplies = SupplyBook()
+        self._refusals = RefusalBook()
 
     async def begin(
         self,
@@ -169,7 +172,7 @@ class ReplicaPlacer:
         fleet = self._facts(nodes, seen, supply, avoid, files, fetched, turn)
         fleet = replace(fleet, wishes=wishes)
         beside = self._known(model, fleet, supply, avoid)
-        placed = await _in_turns(best_place(need, fleet, beside))
+        placed = await _in_turns(best_place(need, fleet, beside, self._refusals))
         if isinstance(placed, Unplaceable) and supply and not any(one.known for one in supply.values()):
             placed = replace(placed, backend_unknown=True)
         return _Survey(need, nodes, seen, supply, placed, fleet, beside)
@@ -223,19 +226,18 @@ class ReplicaPlacer:
 
         def complete(offer: NodeOffer) -> NodeOffer:
             of_node = supply.get(offer.node, NOWHERE)
-            return replace(
-                offer,
-                has_backend=of_node.has,
-                on_cpu=of_node.on_cpu,
-                builtin=of_node.builtin,
-                has_file=offer.has_file or offer.node in here,
-                copied_from="" if offer.node in here else offer.copied_from,
-                # Bytes that are here would have to be sent there; of others only the node can know.
-                may_have_file=offer.files_told is FilesTold.NEVER and not model.here,
-                passing=offer.passing or (offer.unfit == fleet.unfit(offer.node) and passing(offer.node)),
-            )
+            offer.has_backend, offer.on_cpu, offer.builtin = of_node.has, of_node.on_cpu, of_node.builtin
+            if offer.node in here:
+                offer.has_file, offer.copied_from = True, ""
+            # Bytes that are here would have to be sent there; of others only the node can know.
+            offer.may_have_file = offer.files_told is FilesTold.NEVER and not model.here
+            if offer.unfit == fleet.unfit(offer.node) and passing(offer.node):
+                offer.passing = True
+            return offer
 
-        return SupplyFacts(lambda node: supply.get(node, NOWHERE), lambda node: node in here, complete)
+        return SupplyFacts(
+            lambda node: supply.get(node, NOWHERE), lambda node: node in here, complete, of=model.here
+        )
 
     async def _claim(self, survey: "_Survey", placed: Placed, by: str, *, alone: bool) -> Replica | None:
         need, seen, galleries = survey.need, survey.seen, survey.supply[placed.node].galleries

@@ -19,8 +19,8 @@ from remuda.models.reading import check_file, check_new_name, located, misspelle
 from remuda.ops.model import Kind, OpId, State, Step, UnloadCause, UnloadReason
 from remuda.ops.ports import Filter, OpStore, View
 from remuda.scheduler.catalogue import Catalogued, ModelCatalogue
+from remuda.scheduler.claimed_names import INSTALLS, ClaimedNames
 from remuda.scheduler.demand import Placer, loads_present
-from remuda.scheduler.load_ops import UnloadRequests
 from remuda.scheduler.model import (
     ADDED,
     REASONS_MAX,
@@ -32,10 +32,10 @@ from remuda.scheduler.model import (
 )
 from remuda.scheduler.plans import ReplicaPlan
 from remuda.scheduler.ports import ModelStore, ReplicaStore, RoutingTable
+from remuda.scheduler.unloader import UnloadRequests
 from remuda.wire.nodes import RunningReplica
 
 _TRIES = 5  # Others place replicas, too.
-_INSTALLS: Final = frozenset({Kind.INSTALL_MODEL})
 _LOADS: Final = frozenset({Kind.LOAD})
 _LOADS_LOOKED_AT: Final = 200
 _NOT_RUNNING: Final = frozenset({"failed", "stopping", "waiting"})
@@ -65,6 +65,7 @@ class AddedModel:
     warnings: tuple[str, ...] = ()
     unchanged: bool = False  # It was there already, with this very text.
     no_node: bool = False  # None can take it, as one of the warnings says.
+    reloads: bool = False  # Replicas of what it was before are replaced.
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +102,9 @@ class Models:
         standings: Callable[[], Awaitable[Sequence[Standing]]],
         *,
         table: RoutingTable,
+        claims: ClaimedNames,
     ) -> None:
+        self._claims = claims
         self._catalogue = catalogue
         self._store = store
         self._replicas = replicas
@@ -142,7 +145,7 @@ class Models:
         with located(text):
             warnings = await self.check(config, new=before is None)
         if before is None:
-            await self.require_free(config.id)
+            warnings = (*warnings, *await self._claims.claim(config))
         model = StoredModel(config.id, text, config.revision, ADDED)
         if not only_new:
             await self._store.put_model(model)
@@ -156,12 +159,7 @@ class Models:
 
     async def require_free(self, name: str) -> None:
         """Conflict while a model is being installed under this name."""
-        for view in await self._operations.views(Filter(finished=False, kinds=_INSTALLS, model=name)):
-            op = view.operation
-            raise Conflict(
-                f"{name} is being installed from {op.source.uri}, by operation {op.id[:8]}",
-                hint=f"wait for it, end it with: remuda ops cancel {op.id[:8]}; or choose another name",
-            )
+        await self._claims.require_free(name)
 
     async def check(self, config: ModelConfig, *, new: bool) -> tuple[str, ...]:
         """What to know about a configuration that is accepted. Invalid, naming the field, for another."""
@@ -338,7 +336,7 @@ def require_added(model: StoredModel) -> None:
 
 async def being_installed(operations: OpStore, name: str) -> NotFound | None:
     """What to answer for a model that is not there yet; None: none is being installed under this name."""
-    for view in await operations.views(Filter(finished=False, kinds=_INSTALLS, model=name, limit=1)):
+    for view in await operations.views(Filter(finished=False, kinds=INSTALLS, model=name, limit=1)):
         op = view.operation.id[:8]
         return NotFound(
             f"there is no model {name!r} yet: it is being installed",

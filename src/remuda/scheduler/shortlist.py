@@ -6,8 +6,9 @@ over the offers of all nodes; those are only made where no node fits, for then e
 """
 
 from bisect import bisect_left
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
 from heapq import heapify, heappop, heappush
 from itertools import accumulate
 from typing import Final
@@ -18,12 +19,15 @@ from remuda.fleet.model import node_vram_ceiling
 from remuda.fleet.verdicts import ObservedNode
 from remuda.models.gguf import all_parts
 from remuda.scheduler.backend_supply import Supply
+from remuda.scheduler.eviction import SETTLING, WAITED_LEAST, Turn, turn_of
 from remuda.scheduler.facts import FactsByNode, PlacementFacts
+from remuda.scheduler.measured_memory import MemoryBook
 from remuda.scheduler.measured_speed import speed_class
-from remuda.scheduler.model import Need, NodeOffer, Placed, Unplaceable
-from remuda.scheduler.offers import last_used, offer_of, speed_of, use_of
-from remuda.scheduler.placement import Fit, NodeRefusal, look, nowhere
+from remuda.scheduler.model import Need, NodeOffer, Placed, Replica, ReplicaState, Unplaceable
+from remuda.scheduler.offers import HEARTBEAT_DUE, last_used, offer_of, speed_of, use_of
+from remuda.scheduler.placement import Fit, look, refused_by
 from remuda.scheduler.ranking import Rank, usual_speed
+from remuda.scheduler.refusals import Grounded, KnownRefusals, RefusalBook, nowhere
 
 _SLICE: Final = 200  # Glances at nodes between two pauses: about a millisecond.
 _OF_AN_OFFER: Final = 20  # It costs as much as so many glances.
@@ -38,17 +42,20 @@ class SupplyFacts:
     supply: Callable[[NodeId], Supply]
     has_files: Callable[[NodeId], bool]
     complete: Callable[[NodeOffer], NodeOffer]
+    of: object = None  # What `complete` goes by beside the supply.
 
 
-_Looked = tuple[NodeOffer, Fit | NodeRefusal]
 _Bound = tuple[Rank, int, int]  # How well it could come out, by how many glances, and which node it is.
 
 
-def best_place(need: Need, fleet: PlacementFacts, known: SupplyFacts) -> Sliced[Placed | Unplaceable]:
-    """Pauses every millisecond or so."""
-    glance = Glance(need, fleet, known)
-    coming = yield from _at_a_glance(glance, fleet)
-    looked: dict[int, _Looked] = {}
+def best_place(
+    need: Need, fleet: PlacementFacts, known: SupplyFacts, refusals: RefusalBook | None = None
+) -> Sliced[Placed | Unplaceable]:
+    """Pauses every millisecond or so. `refusals` remembers why not from one look to the next."""
+    glance, book = Glance(need, fleet, known), refusals or RefusalBook()
+    common = (known.of, _common_grounds(need, glance.facts))
+    looked: dict[int, Grounded] = {}
+    coming = yield from _at_a_glance(glance, fleet, book.of(need.model, common), looked)
     found: tuple[Rank, Fit] | None = None
     steps = 0
     while coming and (found is None or coming[0][0] < found[0]):
@@ -62,18 +69,29 @@ def best_place(need: Need, fleet: PlacementFacts, known: SupplyFacts) -> Sliced[
                 heappush(coming, (better, 1, number))
             continue
         steps += _OF_AN_OFFER
-        looked[number] = glance.closely(fleet.nodes[number])
-        fit = looked[number][1]
-        if isinstance(fit, Fit) and (found is None or fit.rank(glance.usual) < found[0]):
-            found = fit.rank(glance.usual), fit
-    return (yield from _nowhere(glance, fleet, looked)) if found is None else found[1].placed
+        closely = glance.closely(fleet.nodes[number])
+        if isinstance(closely, Grounded):
+            looked[number] = closely
+        elif found is None or closely.rank(glance.usual) < found[0]:
+            found = closely.rank(glance.usual), closely
+    if found is not None:
+        book.found_place(need.model)
+        return found[1].placed
+    yield from _why_not(glance, fleet, looked)
+    nodes = {one.refused.node: one for one in looked.values()}
+    book.found_none(need.model, common, nodes)
+    return nowhere([one.refused for one in looked.values()])
 
 
-def _at_a_glance(glance: "Glance", fleet: PlacementFacts) -> Sliced[list[_Bound]]:
-    """The nodes that may do, as a heap."""
+def _at_a_glance(
+    glance: "Glance", fleet: PlacementFacts, before: KnownRefusals, looked: dict[int, Grounded]
+) -> Sliced[list[_Bound]]:
+    """The nodes that may do, as a heap. Those that are known not to are `looked` at already."""
     coming: list[_Bound] = []
     for number, view in enumerate(fleet.nodes):
-        if best := glance.first(view):
+        if before.nodes and (known := glance.known(view, before)):
+            looked[number] = known
+        elif best := glance.first(view):
             coming.append((best, 0, number))
         if number % _SLICE == 0:
             yield
@@ -81,14 +99,18 @@ def _at_a_glance(glance: "Glance", fleet: PlacementFacts) -> Sliced[list[_Bound]
     return coming
 
 
-def _nowhere(glance: "Glance", fleet: PlacementFacts, looked: dict[int, _Looked]) -> Sliced[Unplaceable]:
-    """With the reason of each node."""
+def _why_not(glance: "Glance", fleet: PlacementFacts, looked: dict[int, Grounded]) -> Sliced[None]:
+    """Of all nodes."""
+    steps = 0
     for number, view in enumerate(fleet.nodes):
-        if number not in looked:
-            looked[number] = glance.closely(view)
-            if number % _OFFERS == 0:
-                yield
-    return nowhere([looked[number] for number in range(len(fleet.nodes))])
+        if number in looked:
+            continue
+        closely = glance.closely(view)
+        if isinstance(closely, Grounded):  # Nothing fits that does not look so at a glance.
+            looked[number] = closely
+        steps += 1
+        if steps % _OFFERS == 0:
+            yield
 
 
 class Glance:
@@ -99,7 +121,7 @@ class Glance:
         self._need = need
         self._fleet = fleet
         self._known = known
-        self._least_vram, self._least_ram = _least(need, fleet)
+        self._least_vram, self._least_ram = _least(need, self.facts.memory)
         self._parts = frozenset(all_parts(need.file)) if need.file else frozenset()
         self._paths = frozenset(file.path for file in fleet.files)
         self._speeds: dict[NodeId, float] = {}
@@ -108,9 +130,24 @@ class Glance:
             self._speeds = {node: speed_of(need, node, fleet.speeds) for node in nodes}
         self.usual = usual_speed(self._speeds.values())
 
-    def closely(self, view: ObservedNode) -> _Looked:
+    def closely(self, view: ObservedNode) -> Fit | Grounded:
+        grounds, turn = self._grounds(view), self._fleet.turn
         offer = self._known.complete(offer_of(self._need, view, self.facts))
-        return offer, look(self._need, offer)
+        found = look(self._need, offer)
+        if isinstance(found, Fit):
+            return found
+        rows = self.facts.rows_on(view.standing.node.id)
+        until = _holds_until(rows, turn, self._fleet.replicas.now)
+        return Grounded(grounds, until, refused_by(offer, found))
+
+    def known(self, view: ObservedNode, before: KnownRefusals) -> Grounded | None:
+        """From the last look, if it has reported nothing new since."""
+        node = view.standing.node.id
+        return before.still(node, self._grounds(view), self._fleet.replicas.now)
+
+    def _grounds(self, view: ObservedNode) -> object:
+        node, known = view.standing.node.id, self._known
+        return _node_grounds(view, self.facts, known.supply(node), files_here=known.has_files(node))
 
     def first(self, view: ObservedNode) -> Rank | None:
         """None: it surely takes none."""
@@ -190,12 +227,62 @@ class Glance:
         return -speed_class(self._speeds.get(node) or self.usual, busy)
 
 
-def _least(need: Need, fleet: PlacementFacts) -> tuple[int, int]:
+def _least(need: Need, memory: MemoryBook) -> tuple[int, int]:
     """The fewest bytes that it takes of VRAM and of RAM, wherever it goes."""
-    measured = [
-        use.vram_bytes
-        for kind, use in fleet.memory.uses.items()
-        if kind.hardware and (kind.model, kind.revision) == (need.model, need.revision)
-    ]
+    measured = [use.vram_bytes for kind, use in memory.uses.items() if kind.hardware]
     vram = min(measured, default=need.use(in_vram=True).vram_bytes)
     return max(min(vram, need.use(in_vram=True).vram_bytes), 1), max(need.use(in_vram=False).ram_bytes, 1)
+
+
+# Grounds: what the reason why a node cannot take it is concluded from. As long as they are the same, so is
+# the reason. The choice among nodes that fit goes by more, such as speeds and how busy each is.
+
+
+def _common_grounds(need: Need, facts: FactsByNode) -> object:
+    """Of all nodes."""
+    fleet = facts.fleet
+    return (
+        need,
+        facts.memory.uses,
+        fleet.turn.evicts,
+        fleet.turn.waited >= WAITED_LEAST,
+        fleet.pinned,
+        facts.stays,
+        fleet.groups,
+        (fleet.shared, fleet.checks_disk, fleet.frontend),
+        fleet.files,
+        facts.obtainable,
+        fleet.fetched and replace(fleet.fetched, rows=()),  # A node's own are among its grounds.
+    )
+
+
+def _node_grounds(view: ObservedNode, facts: FactsByNode, supply: Supply, *, files_here: bool) -> object:
+    """Of one node. What comes first is what most often differs."""
+    standing, fleet = view.standing, facts.fleet
+    node, in_flight = standing.node, fleet.in_flight
+    return (
+        node,
+        [(row.change, row.key, row.last_used, in_flight(row.key) > 0) for row in facts.rows_on(node.id)],
+        standing.reachability,
+        standing.reasons,
+        standing.unreached,
+        standing.uncommandable,
+        standing.stopped,
+        standing.heard_ago >= HEARTBEAT_DUE,
+        fleet.unfit(node.id),
+        supply,
+        files_here,
+        node.id in fleet.turn.reserved,
+        view.reports,
+        view.report,
+        view.inventory,
+    )
+
+
+def _holds_until(rows: Sequence[Replica], turn: Turn, now: datetime) -> datetime | None:
+    """When one of these may leave that may not yet, by nothing but time; None: none does."""
+    loaded = [(row, row.updated_at) for row in rows if row.state is ReplicaState.LOADED and row.updated_at]
+    times = [at + SETTLING for _, at in loaded]
+    if turn.waited >= WAITED_LEAST:
+        times += [at + turn_of(row) for row, at in loaded]
+    return min((time for time in times if time > now), default=None)

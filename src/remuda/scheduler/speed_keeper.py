@@ -57,8 +57,7 @@ class SpeedKeeper:
             self._seen[key] = moved_time(self._known(key), seconds)
 
     def benchmarked(self, node: NodeId, model: str, tokens_per_s: float) -> None:
-        """By somebody who let it do nothing else meanwhile: this counts for what it is, also where it is
-        slower than what was known."""
+        """Measured while it did nothing else: this counts, also where it is slower than what was known."""
         key = RateKey(Rate.TOKENS, node, model)
         if tokens_per_s > 0 and self._has_place(key):
             self._seen[key] = tokens_per_s
@@ -105,4 +104,6 @@ class SpeedKeeper:
         self._book = RateBook.of(rates)
 
     def _rate(self, key: RateKey, per_s: float) -> MeasuredRate:
+        if key.kind is Rate.BACKEND:
+            return MeasuredRate(key, per_s, backend=key.model)
         return MeasuredRate(key, per_s, *self._about(key.model))

@@ -18,6 +18,7 @@ import structlog
 from remuda.core.clock import Clock
 from remuda.core.errors import NoAnswerYet, NodeUnreachable, NotFound, PeerFailed, RemudaError
 from remuda.core.ids import MachineId, NodeId
+from remuda.core.tasks import side_by_side
 from remuda.fleet.health import Standing
 from remuda.fleet.identity import NodeTokens
 from remuda.fleet.model import Node
@@ -44,6 +45,7 @@ from remuda.scheduler.staging import (
     origin_name,
     pushable,
     to_check,
+    to_send,
 )
 from remuda.scheduler.staging_broadcasts import StagingBroadcasts
 from remuda.scheduler.worker_calls import Installing
@@ -112,32 +114,25 @@ class StagerDeps:
 @dataclass(frozen=True, slots=True)
 class Staged:
     """`folder` is the folder of models on a node that files were pushed to; empty: its worker tells by
-    itself. `taken` is how many bytes came from whom, in words."""
+    itself. `taken` is how many bytes came from whom, in words, `before` how many had come before that."""
 
     folder: str = ""
     taken: Mapping[str, int] = field(default_factory=dict)
+    before: int = 0
 
 
 async def with_hashes(
     files: Sequence[NeededFile], sha256: Callable[[NeededFile], Awaitable[str]]
 ) -> list[NeededFile]:
     """The first failure ends the others. More of them at once would only have a disk seek."""
-    found, failures = list(files), list[StagingFailed]()
+    found = list(files)
     slots = anyio.CapacityLimiter(HASHED_AT_ONCE_MAX)
 
     async def look(place: int) -> None:
-        try:
-            async with slots:
-                found[place] = replace(found[place], sha256=await sha256(found[place]))
-        except StagingFailed as error:
-            failures.append(error)
-            tasks.cancel_scope.cancel()
+        async with slots:
+            found[place] = replace(found[place], sha256=await sha256(found[place]))
 
-    async with anyio.create_task_group() as tasks:
-        for place in range(len(found)):
-            tasks.start_soon(look, place)
-    if failures:
-        raise failures[0]
+    await side_by_side(len(found), look)
     return found
 
 
@@ -198,7 +193,7 @@ class Stager:
             if is_localai(view.standing.node):
                 return await self._push(step, model, files, view.standing.node)
             if view.report is not None and view.report.fetches_files:
-                return Staged(taken=await self._have_fetched(step, model, files, view, asking))
+                return await self._have_fetched(step, model, files, view, asking)
         return Staged()
 
     async def _have_fetched(
@@ -208,7 +203,7 @@ class Stager:
         files: Sequence[NeededFile],
         view: ObservedNode,
         asking: Installing,
-    ) -> Mapping[str, int]:
+    ) -> Staged:
         assert view.report is not None, "its report says that it fetches"
         found = files_on(files, view.report)
         # What seems to be there is verified, too: of another file with this name and size nothing else tells.
@@ -220,19 +215,24 @@ class Stager:
         taken: Counter[str] = Counter()
         for start in range(0, len(wanted), _FILES_AT_ONCE):
             taken += await self._bring(step, model, wanted[start : start + _FILES_AT_ONCE], view, asking)
-        return taken
+        lacked = sum(file.size for file in to_send(found.lacking, view.report))
+        return Staged(taken=taken, before=max(lacked - taken.total(), 0))
 
     async def _make_room(
         self, step: Step, model: Catalogued, lacking: Sequence[NeededFile], report: Report
     ) -> None:
         """Before the first byte."""
+        lacking = to_send(lacking, report)
         if self._deps.room is None or not lacking:
             return
-        try:
-            size = sum(file.size for file in lacking)
-            await self._deps.room.make(step.node, size, model.config.id, arrived(lacking, report))
-        except RemudaError as error:
-            raise StagingFailed(error.message, hint=error.hint, reason=error.code) from error
+        size, absence = sum(file.size for file in lacking), Absence()
+        while True:
+            try:
+                await self._deps.room.make(step.node, size, model.config.id, arrived(lacking, report))
+                return
+            except RemudaError as error:
+                if not isinstance(error, NodeUnreachable) or not await absence.waited():
+                    raise StagingFailed(error.message, hint=error.hint, reason=error.code) from error
 
     async def _push(self, step: Step, model: Catalogued, files: Sequence[NeededFile], node: Node) -> Staged:
         deps = self._deps

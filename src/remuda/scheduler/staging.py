@@ -1,7 +1,8 @@
 """Which files of a model a node lacks, who could give them, and what copying them comes to. Pure."""
 
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -110,10 +111,39 @@ def givers(
     return found[:_GIVERS_MAX]
 
 
+class GiversByFile:
+    """Whom each node would take a file from first, as `givers` says, where nothing is on its way. Found once
+    for each file: in a large fleet many nodes lack the same one."""
+
+    def __init__(self, nodes: Sequence[ObservedNode]) -> None:
+        self._nodes = nodes
+        self._giving: dict[NeededFile, list[Node]] = {}
+
+    def of(self, file: NeededFile, receiver: Node) -> Node | None:
+        giving = self._of(file)
+        if not giving:
+            return None
+        place = bisect_right(giving, receiver.id, key=lambda node: node.id)
+        first = giving[place % len(giving)]
+        return None if first.id == receiver.id else first
+
+    def any_of(self, file: NeededFile) -> bool:
+        return bool(self._of(file))
+
+    def _of(self, file: NeededFile) -> list[Node]:
+        if file not in self._giving:
+            giving = (view.standing.node for view in self._nodes if _may_give(view) and _has(view, file))
+            self._giving[file] = sorted(giving, key=lambda node: node.id)
+        return self._giving[file]
+
+
 def _gives(view: ObservedNode, receiver: Node) -> bool:
-    node = view.standing.node
+    return _may_give(view) and view.standing.node.id != receiver.id
+
+
+def _may_give(view: ObservedNode) -> bool:
     gives = view.report is not None and view.report.fetches_files  # Of a release that gives as well.
-    return gives and node.id != receiver.id and bool(node.http_address) and is_up(view.standing)
+    return gives and bool(view.standing.node.http_address) and is_up(view.standing)
 
 
 def _has(view: ObservedNode, file: NeededFile) -> bool:
@@ -220,18 +250,26 @@ def origin_name(url: str) -> str:
     return urlsplit(url).hostname or "the package index"
 
 
-def taken_words(taken: Mapping[str, int]) -> str:
-    """`48.0 MiB came from attic, 2.0 MiB from object storage`."""
+def taken_words(taken: Mapping[str, int], before: int = 0) -> str:
+    """`48.0 MiB came from attic, 2.0 MiB from object storage; 44.0 MiB had come before`: by an earlier load,
+    or before the worker was restarted."""
     found = sorted(((size, name) for name, size in taken.items() if size), key=lambda one: (-one[0], one[1]))
     parts = [f"{install_size(size)} from {name}" for size, name in found[:_TAKEN_SHOWN_MAX]]
     if rest := sum(size for size, _ in found[_TAKEN_SHOWN_MAX:]):
         parts.append(f"{install_size(rest)} from others")
-    return ", ".join(parts).replace(" from ", " came from ", 1)
+    came = ", ".join(parts).replace(" from ", " came from ", 1)
+    return "; ".join(filter(None, (came, f"{install_size(before)} had come before" if before else "")))
 
 
 def pushable(files: Sequence[NeededFile], peer: Node) -> bool:
     """Whether this frontend can push them to a LocalAI worker: what that has already, only it knows."""
     return bool(files) and bool(peer.http_address) and all(file.here for file in files)
+
+
+def to_send(files: Iterable[NeededFile], report: Report) -> list[NeededFile]:
+    """Those whose content the node's worker has not fetched under another name, to which it links."""
+    own = {(one.sha256, one.size) for one in report.model_files if one.brought and one.sha256}
+    return [file for file in files if (file.sha256, file.size) not in own]
 
 
 def arrived(files: Iterable[NeededFile], report: Report) -> int:
@@ -260,6 +298,20 @@ def copy_plan(
 ) -> CopyPlan | None:
     """None where nothing can be copied to it: it cannot fetch, or what it needs is not known, or is
     nowhere."""
+
+    def giver_of(file: NeededFile, receiver: Node) -> Node | None:
+        giving = givers(file, nodes, receiver)
+        return giving[0].node if giving else None
+
+    return planned_copy(files, view, giver_of)
+
+
+def planned_copy(
+    files: Sequence[NeededFile],
+    view: ObservedNode,
+    giver_of: Callable[[NeededFile, Node], Node | None],
+) -> CopyPlan | None:
+    """The same, with whom each file would be taken from first."""
     if is_localai(view.standing.node):
         whole = CopyPlan(sum(file.size for file in files), THIS_FRONTEND)
         return whole if pushable(files, view.standing.node) else None
@@ -269,11 +321,12 @@ def copy_plan(
     if found.differs:
         return CopyPlan(differs=found.differs)
     sources: dict[str, None] = {}
-    for file in found.lacking:
-        giving = givers(file, nodes, view.standing.node)
-        source = giving[0].node.name if giving else THIS_FRONTEND if file.here else file.elsewhere
+    lacking = to_send(found.lacking, view.report)
+    for file in lacking:
+        giver = giver_of(file, view.standing.node)
+        source = giver.name if giver else THIS_FRONTEND if file.here else file.elsewhere
         if not source:
             return None
         sources.setdefault(source)
-    size_bytes = sum(file.size for file in found.lacking)
-    return CopyPlan(size_bytes, " and ".join(sources), arrived_bytes=arrived(found.lacking, view.report))
+    size_bytes = sum(file.size for file in lacking)
+    return CopyPlan(size_bytes, " and ".join(sources), arrived_bytes=arrived(lacking, view.report))

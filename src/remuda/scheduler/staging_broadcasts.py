@@ -28,7 +28,7 @@ from remuda.wire.sizes import staging_size
 
 log = structlog.get_logger(__name__)
 
-TOLD_EVERY_S: Final = 1.0  # Of bytes alone; the beginning and end of a file are told at once.
+TOLD_EVERY_S: Final = 1.0  # Of bytes alone; the beginning and end of a file are published at once.
 FORGOTTEN_S: Final = 60.0  # After the last message of a staging.
 _HEARD_MAX: Final = 1000  # Models; the one heard longest ago is forgotten first.
 _LOOK_S: Final = 0.1
@@ -120,7 +120,7 @@ class StagingBroadcasts:
                 self._wanted.set()
 
     def heard(self) -> Sequence[StagingStatus]:
-        """What other frontends have told lately, by model. Of a model that is being brought by this one,
+        """What other frontends have published lately, by model. Of a model that is being brought by this one,
         nothing: this one knows better."""
         since_s = self._clock.monotonic() - FORGOTTEN_S
         self._news.heard = {one: told for one, told in self._news.heard.items() if told[0] > since_s}

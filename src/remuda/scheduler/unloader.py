@@ -1,8 +1,8 @@
-"""Unloads one replica in two phases: it leaves the routing tables and what is in flight ends; then its
-process is stopped, and only then it is forgotten. One that goes for want of use stays if it is used
-after all, up to the last moment."""
+"""Asks for unloads, as operations, and carries them out, in two phases: a replica leaves the routing tables
+and what is in flight ends; then its process is stopped, and only then it is forgotten. One that goes for
+want of use stays if it is used after all, up to the last moment."""
 
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
@@ -10,13 +10,26 @@ from typing import Final
 import anyio
 import structlog
 
+from remuda.core.clock import Clock
+from remuda.core.entropy import Entropy
 from remuda.core.errors import RemudaError
 from remuda.core.ids import NodeId, ReplicaKey
-from remuda.ops.model import Ending, Kind, NotNeeded, Operation, OpId, Step, UnloadCause
-from remuda.ops.ports import Live
-from remuda.scheduler.load_ops import target_of
+from remuda.fleet.health import Standing
+from remuda.ops.model import (
+    Ending,
+    Kind,
+    NotNeeded,
+    Operation,
+    OpId,
+    ReplicaTarget,
+    Source,
+    Step,
+    UnloadCause,
+    UnloadReason,
+)
+from remuda.ops.ports import Live, OpSignal, OpStore
 from remuda.scheduler.measured_speed import Rate, TimeTaken, not_timed
-from remuda.scheduler.model import Replica, Replicas, ReplicaState
+from remuda.scheduler.model import Replica, Replicas, ReplicaState, target_of, unload_operation
 from remuda.scheduler.ports import Frontends, ReplicaStore, RoutingTable, WorkerCommands
 from remuda.scheduler.upkeep_rules import used_since
 from remuda.scheduler.worker_calls import stop_key
@@ -99,7 +112,7 @@ class Unloader:
             if replica is None:
                 await self._stop_unrecorded(step)
                 return None
-            if replica.state is ReplicaState.UNLOADING:  # Its process may have been told to stop already.
+            if replica.state is ReplicaState.UNLOADING:  # Its process may have been asked to stop already.
                 return _Going(replica)
             live = (await self._live()).operations
             if replica.state is not ReplicaState.LOADED and replica.op in _loads(live):
@@ -186,3 +199,39 @@ def _idle_since(step: Step, live: Iterable[Operation]) -> datetime | None:
     if reason is None or reason.cause not in (UnloadCause.IDLE, UnloadCause.SURPLUS):
         return None
     return next((operation.asked_at for operation in live if operation.id == step.op), None)
+
+
+class UnloadRequests:
+    def __init__(
+        self,
+        operations: OpStore,
+        standings: Callable[[], Awaitable[Sequence[Standing]]],
+        clock: Clock,
+        entropy: Entropy,
+        signal: OpSignal,
+    ) -> None:
+        self._operations = operations
+        self._standings = standings
+        self._clock = clock
+        self._entropy = entropy
+        self._signal = signal
+
+    async def ask(self, replica: Replica, by: str, why: UnloadReason) -> OpId:
+        """The operation that unloads it. One that is being loaded is given up first, for its load is replaced
+        by this; should it be loaded by then, it is unloaded all the same."""
+        operation, step = unload_operation(
+            OpId(self._entropy.uuid()),
+            ReplicaTarget(replica.key, replica.revision, why),
+            Source(replica.backend),
+            replica.node,
+            await self._name_of(replica.node),
+            by=by,
+            now=self._clock.now(),
+        )
+        submitted = await self._operations.submit(operation, [step])
+        self._signal.notify()
+        return submitted.operation.id
+
+    async def _name_of(self, node: NodeId) -> str:
+        names = (one.node.name for one in await self._standings() if one.node.id == node)
+        return next(names, str(node))

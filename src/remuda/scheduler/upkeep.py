@@ -17,9 +17,9 @@ from remuda.ops.model import Kind, UnloadReason
 from remuda.ops.ports import Live
 from remuda.scheduler.catalogue import ModelCatalogue
 from remuda.scheduler.drift import DriftMemory, Drop, Scene, Stray, compare, stands_for, to_ask
-from remuda.scheduler.load_ops import UnloadRequests, target_of
-from remuda.scheduler.model import Replica, Replicas, ReplicaState
+from remuda.scheduler.model import Replica, Replicas, ReplicaState, target_of
 from remuda.scheduler.ports import NodeHistory, ReplicaStore, RoutingTable, WorkerCommands
+from remuda.scheduler.unloader import UnloadRequests
 from remuda.scheduler.upkeep_rules import Forget, Unload, UpkeepInputs, actions, idle_next
 from remuda.wire.models import ModelStop, RunningModel
 

@@ -25,8 +25,7 @@ from remuda.fleet.verdicts import is_localai
 from remuda.inference.model import ReplicaEndpoint
 from remuda.ops.model import OpId, Step
 from remuda.ops.ports import BusPort
-from remuda.scheduler.load_ops import target_of
-from remuda.scheduler.model import Replica
+from remuda.scheduler.model import Replica, target_of
 from remuda.scheduler.ports import LoadProgress, WorkerCommands, WorkerHttp
 from remuda.wire import subjects
 from remuda.wire.backends import (
@@ -162,7 +161,7 @@ class AnswerMemory:
 
 @dataclass(frozen=True, slots=True)
 class Lists:
-    """What a worker without reports told when it was asked, and how far the bytes were by then."""
+    """What a worker without reports answered when it was asked, and how far the bytes were by then."""
 
     running: Sequence[RunningModel]
     installed: Sequence[InstalledBackend]

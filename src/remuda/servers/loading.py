@@ -8,7 +8,7 @@ import anyio
 
 from remuda.core.clock import Clock
 from remuda.core.errors import NoCapacity
-from remuda.inference.failures import RateLimited, Unaffordable, UpstreamFailed
+from remuda.inference.failures import RateLimited, Unpriced, UpstreamFailed
 from remuda.router.live_table import Tables
 from remuda.router.loading import Loading, LoadStatus, Meanwhile
 from remuda.router.table import Route, RoutedModel
@@ -50,7 +50,7 @@ class LoadingOrServers:
     ) -> None:
         entry = self._tables.now.models.get(model)
         if entry is not None and entry.unpriced:
-            raise Unaffordable(entry.absence, status=400)
+            raise Unpriced(entry.absence)
         if entry is not None and not entry.ours:
             await self._looked_at(entry, wait_s, meanwhile)
             return
@@ -64,7 +64,7 @@ class LoadingOrServers:
             with anyio.move_on_after(wait_s):
                 await self._watch.looked_at(looked_at)
             entry = self._tables.now.models.get(model, entry)
-            if entry.routes:
+            if entry.routes or entry.overflow:  # They may be full: the request waits in line then.
                 return
         left = [one.retry_s - self._clock.monotonic() for one in suspects if one.until_s is not None]
         if left and not entry.absence:
@@ -85,8 +85,5 @@ class LoadingOrServers:
 
 
 def _why_none(entry: RoutedModel, suspects: Sequence[SuspectRoute]) -> str:
-    if entry.overflow:
-        busy = ", ".join(dict.fromkeys(route.server for route in entry.overflow))
-        return f"every server that {entry.config.id} lists has as many requests as it takes: {busy}"
     told = [entry.absence, *dict.fromkeys(one.reason for one in suspects)]
     return "; ".join(filter(None, told)) or f"no server that has {entry.config.id} answers just now"

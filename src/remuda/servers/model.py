@@ -157,7 +157,7 @@ def check_server(server: Server) -> None:
 class Condition:
     """How a server was last seen to be, by one frontend. An empty reason: it answers."""
 
-    models: tuple[str, ...] = ()  # By their names there, as it last told them.
+    models: tuple[str, ...] = ()  # By their names there, as last listed.
     reason: str = "it was not asked yet"
     since: datetime | None = None  # Of this state.
     asked_at: datetime | None = None

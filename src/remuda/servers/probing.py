@@ -217,7 +217,7 @@ USUAL_PORTS: Final[Mapping[int, str]] = {
 
 
 class ScannedServer(msgspec.Struct, frozen=True):
-    """A server that a scan has found. `models`: as it told them; `reason`: why it told none."""
+    """A server that a scan has found. `models`: as it lists them; `reason`: why it listed none."""
 
     url: ServerUrl
     usual: str  # What usually listens there.

@@ -1,6 +1,7 @@
 """Adopted servers in the table that is routed by: their models under the server's name, and those that
 configured models list as `upstreams`, in that order. Pure."""
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -43,9 +44,8 @@ def _entry(one: AdoptedServer, model: str) -> RoutedModel:
     place = _place(one, model)
     routes = () if place.route is None else (place.route,)
     config = _config(model_name(one.server.name, model))
-    unpriced = one.condition.up and place.route is None
     return RoutedModel(
-        config, routes, listed=bool(routes), ours=False, absence=place.reason, unpriced=unpriced
+        config, routes, listed=bool(routes), ours=False, absence=place.reason, unpriced=place.unpriced
     )
 
 
@@ -55,7 +55,12 @@ def _overflowing(entry: RoutedModel, servers: Mapping[str, AdoptedServer]) -> Ro
     absence = "; ".join(place.reason for place in places if place.reason)
     ours = bool(entry.config.file or entry.config.backend)
     return replace(
-        entry, overflow=overflow, listed=entry.listed or bool(overflow), ours=ours, absence=absence
+        entry,
+        overflow=overflow,
+        listed=entry.listed or bool(overflow),
+        ours=ours,
+        absence=absence,
+        unpriced=not ours and all(place.unpriced for place in places),
     )
 
 
@@ -65,6 +70,7 @@ class _Place:
 
     route: Route | None = None
     reason: str = ""
+    unpriced: bool = False
 
 
 def _listed(entry: RoutedModel, name: str, servers: Mapping[str, AdoptedServer]) -> _Place:
@@ -72,7 +78,8 @@ def _listed(entry: RoutedModel, name: str, servers: Mapping[str, AdoptedServer])
     server, _, model = name.partition("/")
     one = servers.get(server)
     if one is None:
-        return _Place(reason=f"there is no server {server!r}: remuda servers add URL --name {server}")
+        added = f"an admin adds it with: remuda servers add URL --name {server}"
+        return _Place(reason=f"there is no server {server!r} ({added})")
     wanted = model or entry.config.id
     if not one.condition.up:
         return _Place(reason=absence(one))
@@ -96,13 +103,18 @@ def _place(one: AdoptedServer, model: str) -> _Place:
     if not one.condition.up:
         return _Place(reason=absence(one))
     if one.server.paid and one.server.price(model) is None:
-        priced = f"remuda servers edit {one.server.name} --price {model}=READ/WRITTEN"
-        return _Place(reason=f"{model} has no price on the server {one.server.name}: {priced}")
+        command = f"remuda servers edit {one.server.name} --price {model}=READ/WRITTEN"
+        reason = f"{model} has no price on the server {one.server.name} (an admin says it with: {command})"
+        return _Place(reason=reason, unpriced=True)
     return _Place(_route(one.server, model))
 
 
 def absence(one: AdoptedServer) -> str:
-    return f"the server {one.server.name} cannot be used: {one.condition.reason}"
+    """For clients that ask for its models: where it is, is an admin's to know."""
+    url, reason = one.server.url, one.condition.reason
+    for where in (url.address, url.host):
+        reason = re.sub(rf"(?<![\w.-]){re.escape(where)}(?![\w.-])", "its address", reason)
+    return f"the server {one.server.name} cannot be used: {reason}"
 
 
 def _route(server: Server, model: str) -> Route:

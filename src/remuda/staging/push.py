@@ -21,9 +21,12 @@ from remuda.core.entropy import Entropy
 from remuda.core.errors import Invalid, NoAnswerYet, NodeUnreachable, PeerFailed
 from remuda.core.os_errors import os_reason
 from remuda.core.reach import host_and_port
+from remuda.fleet.identity import NodeTokens
+from remuda.fleet.model import Node
 from remuda.host.outbound import NodeResolver
 from remuda.staging import push_rules as limits
 from remuda.staging.push_rules import RemoteState, is_again, remote_state, start_of
+from remuda.wire.files import WantedFile, model_key
 
 log = structlog.get_logger(__name__)
 
@@ -283,3 +286,26 @@ def _words(error: BaseException) -> str:
         return "no answer in time"
     cause = getattr(error, "os_error", None) or error.__cause__ or error
     return os_reason(cause) if isinstance(cause, OSError) else str(error) or type(error).__name__
+
+
+class NodePush:
+    """Implements scheduler.ports.FilePush."""
+
+    def __init__(self, pusher: FilePusher, tokens: NodeTokens) -> None:
+        self._pusher = pusher
+        self._tokens = tokens
+
+    async def push(
+        self, node: Node, model: str, local: Path, file: WantedFile, on_size: Callable[[int], None]
+    ) -> str:
+        sent = LocalFile(local, file.size, file.sha256)
+        return (
+            await self._pusher.push(sent, self._server(node), model_key(model, file.path), on_size)
+        ).local_path
+
+    async def sha256(self, node: Node, path: str, size: int) -> str:
+        return await self._pusher.sha256(self._server(node), f"models/{path}", size)
+
+    def _server(self, node: Node) -> FileServerAddress:
+        token = self._tokens.of(node).http
+        return FileServerAddress(node.name, node.http_address, SecretStr(token) if token else None)

@@ -1,4 +1,4 @@
-"""BenchmarkStore on SQL."""
+"""Results of benchmarks, in SQL: implements the port BenchmarkStore."""
 
 from collections.abc import Sequence
 from datetime import datetime

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Final
 
-from sqlalchemy import Connection, Row, and_, delete, insert, select, tuple_, update
+from sqlalchemy import ColumnElement, Connection, Row, and_, delete, insert, not_, select, tuple_, update
 
 from remuda.core.ids import NodeId
 from remuda.models.memory import MemoryUse
@@ -85,9 +85,7 @@ class SqlRateStore:
 
 
 def _rates(connection: Connection) -> list[MeasuredRate]:
-    there = measured_rates.c.model.in_(select(models.c.name)) & measured_rates.c.node_id.in_(
-        select(nodes.c.id)
-    )
+    there = not_(_is_gone())
     kinds = measured_rates.c.kind.in_([kind.value for kind in Rate])  # A later release may keep more.
     return [_rate(row) for row in connection.execute(select(measured_rates).where(there & kinds))]
 
@@ -112,8 +110,11 @@ def _keep_rates(connection: Connection, now: datetime, rates: Sequence[MeasuredR
             connection.execute(insert(table).values(**key, **values))
         else:
             connection.execute(update(table).where(same).values(**values))
-    connection.execute(
-        delete(table).where(
-            table.c.model.not_in(select(models.c.name)) | table.c.node_id.not_in(select(nodes.c.id))
-        )
-    )
+    connection.execute(delete(table).where(_is_gone()))
+
+
+def _is_gone() -> ColumnElement[bool]:
+    """Its node or its model. Of a backend that was installed by itself, the column has its name."""
+    table = measured_rates
+    no_model = (table.c.kind != Rate.BACKEND.value) & table.c.model.not_in(select(models.c.name))
+    return no_model | table.c.node_id.not_in(select(nodes.c.id))

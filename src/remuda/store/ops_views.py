@@ -21,7 +21,7 @@ from remuda.store.ops_rows import (
     to_step,
     unknown_operation,
 )
-from remuda.store.schema import attempts, node_inventories, operations, steps
+from remuda.store.schema import attempts, node_inventories, on_its_way, operations, replicas, steps
 
 StepMark = Row[tuple[object]]
 """A row with the `op_id`, `node` and `version` of a step."""
@@ -91,7 +91,7 @@ _LAST_ENDED: Final = (
     .where(steps.c.node.in_(_BUSY), steps.c.ended_at.is_not(None))
     .group_by(steps.c.node)
 )
-
+_LOADS: Final = select(replicas.c.op_id, replicas.c.node_id, replicas.c.boot).where(on_its_way)
 
 _UPGRADES: Final = select(operations.c.id).where(operations.c.kind == Kind.UPGRADE)
 _FAILED_PROOFS: Final = select(steps).where(
@@ -121,7 +121,15 @@ def live(connection: Connection, now: datetime, known: KnownSteps) -> Live:
     )
     ended_at = {NodeId(row.node): row.at for row in connection.execute(_LAST_ENDED)}
     listed = tuple(map(_inventory, connection.execute(_BUSY_INVENTORIES)))
-    return Live(now, tuple(found.values()), tuple(own), requests, listed, ended_at)
+    loads = _loads(connection) if any(one.kind is Kind.LOAD for one in found.values()) else {}
+    return Live(now, tuple(found.values()), tuple(own), requests, listed, ended_at, loads)
+
+
+def _loads(connection: Connection) -> dict[StepKey, BootId | None]:
+    return {
+        (OpId(row.op_id), NodeId(row.node_id)): None if row.boot is None else BootId(row.boot)
+        for row in connection.execute(_LOADS)
+    }
 
 
 def _request(step: Step, row: StepTableRow) -> OpenRequest:

@@ -1,4 +1,4 @@
-"""ResponseStore on SQL."""
+"""Responses that are kept for their keys, in SQL: implements the port ResponseStore."""
 
 from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta

@@ -1,4 +1,4 @@
-"""SchedulingStore on SQL."""
+"""How many replicas admins declared, in SQL: implements the port SchedulingStore."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime

@@ -1,4 +1,4 @@
-"""ServerStore and BudgetStore on SQL."""
+"""Adopted servers and what they may cost, in SQL: implements the ports ServerStore and BudgetStore."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime

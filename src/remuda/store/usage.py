@@ -1,4 +1,4 @@
-"""UsageStore on SQL."""
+"""What keys have taken, in SQL: implements the port UsageStore."""
 
 from collections.abc import Mapping, Sequence
 from datetime import date, datetime, timedelta

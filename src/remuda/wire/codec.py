@@ -25,7 +25,7 @@ from remuda.core.errors import Invalid, TooLarge
 from remuda.core.field_errors import field_error
 from remuda.core.hints import likeness
 
-PAYLOAD_BYTES_MAX: Final = 1024 * 1024  # What a NATS server carries unless told otherwise.
+PAYLOAD_BYTES_MAX: Final = 1024 * 1024  # What a NATS server carries by default.
 _BYTES_PER_CONTAINER: Final = 50  # Of what is allowed, unless a bound is given.
 _CONTAINERS_LEAST: Final = 1000
 _VALUES_PER_CONTAINER: Final = 4

@@ -55,7 +55,7 @@ class ServerEntity(ServerView):
 
 
 class KeyEntity(KeyView):
-    """A key, as in `GET /api/keys`. When it was used last is told to the minute."""
+    """A key, as in `GET /api/keys`. When it was used last is given to the minute."""
 
 
 AttentionLevel = Literal["warning", "problem"]

@@ -25,7 +25,7 @@ class GalleryModelView(Message):
     # Of one that is asked for alone, where it has no source: what it would be configured with.
     config: Annotated[str, OMIT_EMPTY] = ""
     files: Annotated[Many[ModelFileView], OMIT_EMPTY] = ()
-    problem: Annotated[str, OMIT_EMPTY] = ""  # Why that cannot be told.
+    problem: Annotated[str, OMIT_EMPTY] = ""  # Why it is not known.
 
 
 class GalleryTrouble(Message):

@@ -1,4 +1,4 @@
-"""Parts of what is told of one node."""
+"""Parts of what is said of one node: its memory, a claim to its name."""
 
 from remuda.wire.codec import GO_ZERO_TIME, Message, Timestamp, Uint64
 

@@ -273,7 +273,7 @@ class ModelFile(Message):
     # Of those that were brought.
     used_ms: Annotated[Uint64, OMIT_EMPTY] = 0  # When a load needed it last, in ms since 1970; 0: not known.
     models: Annotated[Many[str], OMIT_EMPTY] = ()  # For which it was brought.
-    inode: Annotated[Uint64, OMIT_EMPTY] = 0  # Paths with the same one are one file on the disk; 0: not told.
+    inode: Annotated[Uint64, OMIT_EMPTY] = 0  # Paths with the same one are one file on the disk; 0: unknown.
 
 
 class CutOffFile(Message):
@@ -476,7 +476,7 @@ class NodeFacts(Message):
     left: Annotated[bool, OMIT_EMPTY] = False  # It left the fleet by its own wish: it is not waited for.
     joining: Annotated[bool, OMIT_EMPTY] = False  # Not ready yet: its worker began to connect a moment ago.
     gpus: Annotated[Many[GpuFigures], OMIT_EMPTY] = ()  # Of several, where its worker tells them apart.
-    memory: Annotated[NodeMemory | None, OMIT_NONE] = None  # Left out: not asked for, or never told.
+    memory: Annotated[NodeMemory | None, OMIT_NONE] = None  # Left out: not asked for, or never reported.
     reasons: Many[str] = ()
 
 

@@ -411,7 +411,7 @@ class StepView(Message):
     names: Many[str] = ()  # The build's own name first.
     version: Annotated[str, OMIT_EMPTY] = ""
     digest: Annotated[str, OMIT_EMPTY] = ""  # What the tag stood for when the operation was made.
-    pinned: bool = False  # Every attempt gets just these bytes. LocalAI's workers cannot be told so.
+    pinned: bool = False  # Every attempt gets just these bytes. LocalAI's workers cannot be held to that.
     reason: Annotated[str, OMIT_EMPTY] = ""
     problem: Annotated[ProblemView | None, OMIT_NONE] = None
     not_before: Annotated[Timestamp | None, OMIT_NONE] = None  # Of the next attempt.

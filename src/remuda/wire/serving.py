@@ -34,7 +34,7 @@ class ReplicaView(Message):
     backend: str = ""
     address: str = ""
     protocol: str = ""
-    in_flight: Count = 0  # Over all frontends, as far as they have told.
+    in_flight: Count = 0  # Over all frontends, by what they said last.
     parallel: Count = 0  # How many requests it takes at once; 0: not known.
     memory_bytes: Uint64 = 0  # That it was measured to take; else what is expected of it. 0: not known.
     estimated: Annotated[bool, OMIT_EMPTY] = False  # `memory_bytes` was computed, and not measured.
@@ -238,6 +238,7 @@ class ModelReplace(Message):
     """Admin to frontend: have this YAML in place of the model's own."""
 
     config: Annotated[str, Field(max_length=1 << 20)]
+    dry_run: Annotated[bool, OMIT_EMPTY] = False  # Only say what would come of it.
 
 
 class ModelPatch(Message):
@@ -281,6 +282,8 @@ class ModelAdded(Message):
     unknown_keys: Many[str] = ()
     warnings: Annotated[Many[str], OMIT_EMPTY] = ()
     no_node: Annotated[bool, OMIT_EMPTY] = False  # None can take it, as one of the warnings says.
+    # Replicas that were loaded before the change are replaced: they answer what they have begun, and go.
+    reloads: Annotated[bool, OMIT_EMPTY] = False
 
 
 class ModelsImported(Message):

@@ -1,4 +1,4 @@
-"""What keys have taken, as the frontend tells it."""
+"""What keys have taken, in answers of the admin API."""
 
 from typing import Annotated
 
@@ -16,7 +16,7 @@ class UsageCounts(Message):
 
 
 class UsageItem(UsageCounts):
-    """Frontend to admin: what was taken by one of those that were to be told apart."""
+    """Frontend to admin: what was taken by one of the groups that were asked for."""
 
     day: Annotated[str | None, OMIT_NONE] = None
     key_id: Annotated[str | None, OMIT_NONE] = None  # Empty: no key was asked for.

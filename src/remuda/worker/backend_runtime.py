@@ -101,7 +101,7 @@ class BackendRuntime:
         fetches: FetchAccess | None = None,
         hardware: HardwareSource | None = None,
     ) -> None:
-        """Without `hardware` nothing is told of the memory that processes take."""
+        """Without `hardware` the memory that processes take is not reported."""
         self._settings = settings
         self._depot = depot
         self._clock = clock

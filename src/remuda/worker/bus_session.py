@@ -30,7 +30,7 @@ _RESUBSCRIBE = Backoff(
 
 
 class NoListener:
-    """For a worker that can only be told to stop."""
+    """For a worker that can only be asked to stop."""
 
     def handlers(self, node: NodeId, publish: Publish) -> Mapping[str, Hear]:
         return {}

@@ -81,7 +81,7 @@ def judge(
     pending = reply.status == _PENDING
     credentials = _credentials(reply, policy)
     # A Remuda frontend gives out credentials together with its approval; a bus that wants none is still
-    # of no use before. LocalAI's worker goes ahead while pending, unless told to insist on credentials.
+    # of no use before. LocalAI's worker goes ahead while pending, unless its settings insist on credentials.
     # Half a login is none, and says that one is wanted.
     half = bool(reply.nats_jwt) != bool(reply.nats_user_seed)
     insists = policy.require_auth or half or (pending and reply.remuda is not None)
@@ -150,28 +150,15 @@ class OpeningTokens:
     registration token that opens everything."""
 
     def __init__(self, shared: SecretStr | None) -> None:
-        self._shared = shared
-        self._own: WorkerTokens | None = None
-
-    @property
-    def own(self) -> bool:
-        return self._own is not None
-
-    @property
-    def http(self) -> str:
-        return self._shared_text if self._own is None else self._own.http
-
-    @property
-    def grpc(self) -> str:
-        return self._shared_text if self._own is None else self._own.grpc
-
-    @property
-    def _shared_text(self) -> str:
-        return "" if self._shared is None else self._shared.get_secret_value()
+        self._shared = "" if shared is None else shared.get_secret_value()
+        self.own = False
+        self.http = self.grpc = self._shared
 
     def adopt(self, own: WorkerTokens | None) -> bool:
         """Those of the latest registration; None: the frontend gives none. Whether that changes anything."""
-        before, self._own = (self.http, self.grpc), own
+        before, self.own = (self.http, self.grpc), own is not None
+        self.http = self._shared if own is None else own.http
+        self.grpc = self._shared if own is None else own.grpc
         return before != (self.http, self.grpc)
 
 

@@ -65,7 +65,7 @@ class Registration:
         self._wanted.set()
 
     def bus_lost(self) -> None:
-        """The bus cannot be reached. If the frontend told us of it, it may know better by now.
+        """The bus cannot be reached. If its address came from the frontend, that may know better by now.
 
         Otherwise nothing is asked: some frontends forget a node's models whenever it registers.
         """

@@ -169,8 +169,17 @@ def heartbeat(hardware: Hardware, report: Report) -> Heartbeat:
     )
     return Heartbeat(
         available_vram=hardware.available_vram if hardware.total_vram else None,
-        available_ram=hardware.available_ram if hardware.total_ram else None,
+        available_ram=_free_ram(hardware, report) if hardware.total_ram else None,
         available_disk=hardware.available_disk,
         total_disk=hardware.total_disk,
         report=report.model_copy(update={"gpus": gpus}) if gpus else report,
     )
+
+
+def _free_ram(hardware: Hardware, report: Report) -> int:
+    """Of a budget, what models do not use of it yet, for as long as the machine has as much: what is free of
+    the machine alone would show nothing of them."""
+    if not hardware.ram_is_budget:
+        return hardware.available_ram
+    left = hardware.total_ram - sum(replica.ram_bytes for replica in report.replicas)
+    return max(min(hardware.available_ram, left), 0)

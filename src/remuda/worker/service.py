@@ -56,7 +56,7 @@ class Site:
     """What the backends of a worker need to know of it."""
 
     listening: Listening
-    reached_at: Callable[[], Advertised]  # As the registration told it.
+    reached_at: Callable[[], Advertised]  # As the registration has it.
     changed: Callable[[], None]  # Something that a report tells is new.
     deliver: Callable[[], Awaitable[None]]  # Send a report now; returns when a frontend has it.
     tokens: OpeningTokens

@@ -35,3 +35,10 @@ async def test_the_last_word_on_each_kind_stays(store: RateStore) -> None:
 async def test_of_nodes_and_models_that_are_not_there_nothing_is_told(store: RateStore) -> None:
     await store.keep([rate(Rate.TOKENS, 1, node="gone"), rate(Rate.TOKENS, 1, model="gone")])
     assert await store.rates() == []
+
+
+async def test_a_backend_that_was_installed_by_itself_goes_by_its_own_name(store: RateStore) -> None:
+    by_itself = rate(Rate.BACKEND, 0.1, model="llama-cpp")
+    await store.keep([by_itself, rate(Rate.BACKEND, 0.1, node="gone", model="llama-cpp")])
+    await store.keep([rate(Rate.LOAD, 1e9)])
+    assert sorted(await store.rates(), key=lambda one: one.key) == [by_itself, rate(Rate.LOAD, 1e9)]

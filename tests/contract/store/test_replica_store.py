@@ -100,9 +100,7 @@ async def claimed(store: SqlReplicaStore, replica: Replica) -> Replica:
 
 async def loaded(store: SqlReplicaStore, replica: Replica) -> Replica:
     before = await claimed(store, replica)
-    after = await store.move(before, replace(before, state=ReplicaState.LOADED))
-    assert after is not None
-    return after
+    return moved(await store.move(before, replace(before, state=ReplicaState.LOADED)))
 
 
 # Claims.
@@ -121,6 +119,22 @@ async def test_claimed_replica_is_read_back_with_its_operation(
     view = await op_store.view(OpId("load-1"))
     assert [step.node for step in view.steps] == [node.id]
     assert view.operation.target == view.steps[0].target == ReplicaTarget(ReplicaKey("qwen", 0), "abc")
+
+
+async def test_live_operations_say_in_which_life_of_its_worker_a_load_runs(
+    store: SqlReplicaStore, op_store: OpStore, node: Node
+) -> None:
+    row = await claimed(store, a_replica(node.id))
+    assert (await op_store.live()).loads == {(row.op, node.id): None}, "its files are on their way"
+    row = moved(await store.move(row, replace(row, state=ReplicaState.LOADING, boot=node.boot_id)))
+    assert (await op_store.live()).loads == {(row.op, node.id): node.boot_id}
+    moved(await store.move(row, replace(row, state=ReplicaState.LOADED)))
+    assert (await op_store.live()).loads == {}
+
+
+def moved(row: Replica | None) -> Replica:
+    assert row is not None
+    return row
 
 
 async def test_claim_by_what_is_no_longer_so_writes_nothing(

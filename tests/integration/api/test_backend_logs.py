@@ -4,8 +4,10 @@ import json
 import os
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 import anyio
 import anyio.to_thread
@@ -55,8 +57,14 @@ async def background_until(
 
 @pytest.fixture
 async def logged(frontend: LiveFrontend, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Logged]:
+    async with logging_worker(frontend, tmp_path_factory.mktemp("logs")) as made:
+        yield made
+
+
+@asynccontextmanager
+async def logging_worker(frontend: LiveFrontend, folder: Path) -> AsyncIterator[Logged]:
     """A node whose worker has three lines of one model."""
-    logs = ProcessLogs(tmp_path_factory.mktemp("logs"), SystemClock())
+    logs = ProcessLogs(folder, SystemClock())
     sink = logs.open(ProcessKey(MODEL, 0), "instance-1")
     sink.stdout(b"one\n")
     sink.stderr(b"two\n")

@@ -90,10 +90,17 @@ async def test_missing_minimum_says_what_it_waits_for(frontend: LiveFrontend) ->
     await add(frontend, "wanted", "min_replicas: 1\nselector: {rack: none}\n")
     await frontend.register()
 
-    async def told() -> bool:
-        return "no label rack=none" in (await scheduled(frontend, "wanted")).get("waiting", "")
+    seen: dict[str, Any] = {}
 
-    await wait_until(told, within=30)
+    async def told() -> bool:
+        seen.update(await scheduled(frontend, "wanted"))
+        return "no label rack=none" in seen.get("waiting", "")
+
+    try:
+        await wait_until(told, within=30)
+    except AssertionError:
+        nodes = (await frontend.admin.get("/api/nodes")).json()
+        pytest.fail(f"what is told of the model is {seen}, and of the nodes {nodes}")
 
 
 async def run(frontend: LiveFrontend, *words: str) -> str:

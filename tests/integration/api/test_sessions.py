@@ -167,5 +167,5 @@ async def test_a_key_for_programs_opens_no_session_and_is_told_why(open_frontend
     async with browser(open_frontend) as client:
         reply = await client.post("/api/session", json={"key": made["key"]}, headers=CONSOLE)
         assert (reply.status_code, reply.headers.get("set-cookie")) == (403, None)
-        assert "'program' has the scope inference" in reply.json()["error"]["message"]
+        assert "'program' is for programs that use models" in reply.json()["error"]["message"]
         assert "admin or read" in reply.json()["error"]["message"]

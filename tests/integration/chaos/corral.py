@@ -28,6 +28,7 @@ from tests.support.waiting import wait_until_blocking
 T = TypeVar("T")
 BACKENDS: Final = ("alpha", "beta")
 FINAL: Final = frozenset({"succeeded", "failed", "skipped", "cancelled"})
+OFFLINE_AFTER: Final = "8s"
 _READY_S: Final = 90.0
 
 
@@ -96,9 +97,16 @@ class Machine:
 
 class Corral:
     def __init__(
-        self, place: Ranch, services: Path, stack: ExitStack, workers: int, galleries: Sequence[Json] = ()
+        self,
+        place: Ranch,
+        services: Path,
+        stack: ExitStack,
+        workers: int,
+        galleries: Sequence[Json] = (),
+        offline_after: str = OFFLINE_AFTER,
     ) -> None:
         self.place = place
+        self._offline_after = offline_after
         self._galleries = galleries
         self._stack = stack
         self._portal = stack.enter_context(start_blocking_portal("asyncio"))
@@ -188,7 +196,7 @@ class Corral:
         return self.place.begin_frontend(
             machine.name,
             *("--port", str(machine.port), "--auto-approve"),
-            *("--node-unhealthy-after", "4s", "--node-offline-after", "8s"),
+            *("--node-unhealthy-after", "4s", "--node-offline-after", self._offline_after),
             program=hasty.__name__,
             REMUDA_NATS_URL=f"nats://{HOST}:{machine.links['bus'].port}",
             REMUDA_DATABASE_URL=database,
@@ -283,11 +291,13 @@ async def _proxy_to(port: int, *, task_status: TaskStatus[FaultProxy]) -> None:
 
 
 @contextmanager
-def corral(folder: Path, workers: int = 2, galleries: Sequence[Json] = ()) -> Iterator[Corral]:
+def corral(
+    folder: Path, workers: int = 2, galleries: Sequence[Json] = (), offline_after: str = OFFLINE_AFTER
+) -> Iterator[Corral]:
     """All at work when the block begins; none of it outlives the block."""
     place = Ranch(folder / "ranch")
     with ExitStack() as stack, _cleared(place):
-        yield Corral(place, folder / "services", stack, workers, galleries)
+        yield Corral(place, folder / "services", stack, workers, galleries, offline_after)
 
 
 @contextmanager

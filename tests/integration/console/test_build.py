@@ -1,10 +1,11 @@
 """The built files are those that the sources in `ui/` make."""
 
 import gzip
+import re
 from pathlib import Path
 
 import pytest
-from tools.build_console import BUILT, RECORD, build, source_hash
+from tools.build_console import BUILT, RECORD, TYPES, build, source_hash, used_messages, write_types
 
 FIRST_LOAD_BYTES_MAX = 150_000
 
@@ -21,6 +22,23 @@ def built_files(folder: Path) -> dict[str, bytes]:
 def test_the_built_files_are_of_these_sources() -> None:
     built_from = (BUILT / RECORD).read_text().strip()
     assert built_from == source_hash(), "run `python -m tools.build_console`"
+
+
+def test_the_types_of_messages_are_those_of_the_api() -> None:
+    """By their fields, and which of them may be missing; their types are compared when all is built."""
+    written: dict[str, set[str]] = {}
+    own = set[str]()
+    for line in TYPES.read_text().splitlines():
+        if message := re.fullmatch(r" {8}(\w+): \{", line):
+            own = written.setdefault(message[1], set())
+        elif field := re.match(r" {12}(\w+\??):", line):
+            own.add(field[1])
+    told = {
+        name: {one if one in schema.get("required", ()) else f"{one}?" for one in schema["properties"]}
+        for name, schema in used_messages().items()
+        if schema.get("properties")
+    }
+    assert {name: written.get(name) for name in told} == told, "run `python -m tools.build_console --types`"
 
 
 def test_packed_files_hold_what_is_beside_them() -> None:
@@ -43,3 +61,9 @@ def test_the_first_load_is_small_and_from_here_alone() -> None:
 def test_building_again_gives_the_same_bytes(tmp_path: Path) -> None:
     build(tmp_path)
     assert built_files(tmp_path) == built_files(BUILT)
+
+
+@pytest.mark.long
+def test_writing_the_types_again_gives_the_same_bytes(tmp_path: Path) -> None:
+    write_types(tmp_path / "schema.d.ts")
+    assert (tmp_path / "schema.d.ts").read_text() == TYPES.read_text()

@@ -4,18 +4,24 @@ import json
 import re
 
 import httpx
+import pytest
 from playwright.sync_api import Page, Route, expect
 
 from tests.integration.console.browser import PATIENCE_MS, Complaints
 from tests.integration.console.test_journeys import HOSTILE
-from tests.integration.serving.asking import add_echo
+from tests.integration.serving.asking import add_echo, chat, said
 from tests.support.processes import Frontend
+
+pytestmark = pytest.mark.long
 
 expect.set_options(timeout=PATIENCE_MS)
 PIXEL = bytes.fromhex(
     "89504e470d0a1a0a0000000d4948445200000001000000010806000000"
     "1f15c4890000000d49444154789c6360606060000000050001a5f645400000000049454e44ae426082"
 )
+
+
+ECHO = "name: {0}\nbackend: echo\nparameters:\n  model: {0}\n"
 
 
 def test_labels_and_the_replica_budget_are_saved(page: Page, up: Frontend) -> None:
@@ -54,6 +60,51 @@ def test_a_configuration_that_another_has_changed_is_shown_and_not_overwritten(
     assert "mine" in up.get("/api/models/shared-model/config")["config"]
 
 
+def test_saving_says_what_it_unloads_and_refuses_what_is_wrong_before_that(
+    page: Page, up: Frontend, complaints: Complaints
+) -> None:
+    up.ask("POST", "/api/models", {"config": ECHO.format("laden")}).raise_for_status()
+    assert said(chat(up, "laden"))
+    complaints.expected.append((400, "/api/models/laden/config"))
+    page.goto("/models/laden/configuration")
+    area = page.get_by_label("Configuration of laden")
+    expect(area).to_have_value(re.compile("laden"))
+    text = area.input_value()
+    save = page.get_by_role("button", name="Save", exact=True)
+    area.fill(text + "threads: many\n")
+    save.click()
+    expect(page.get_by_role("alert")).to_contain_text("threads: must be a whole number, not 'many'")
+    expect(page.get_by_role("button", name="To line")).to_be_visible()
+    area.fill(text + "threads: 2\n")
+    save.click()
+    question = page.get_by_role("dialog", name="Save and unload laden?")
+    expect(question.get_by_text("the replica on up")).to_be_visible()
+    question.get_by_role("button", name="Keep editing").click()
+    assert up.get("/api/models/laden/config")["config"] == text
+    save.click()
+    question.get_by_role("button", name="Save and unload").click()
+    expect(page.get_by_role("status").get_by_text("what was loaded is unloaded")).to_be_visible()
+    assert "threads: 2" in up.get("/api/models/laden/config")["config"]
+
+
+def test_a_configuration_that_is_open_follows_what_another_saves(page: Page, up: Frontend) -> None:
+    up.ask("POST", "/api/models", {"config": ECHO.format("followed")}).raise_for_status()
+    page.goto("/models/followed/configuration")
+    area = page.get_by_label("Configuration of followed")
+    expect(area).to_have_value(re.compile("followed"))
+    config, url = area.input_value(), f"{up.url}/api/models/followed/config"
+    more = {"config": config + "threads: 2\n"}
+    httpx.put(url, json=more, headers={"If-Match": "*"}, trust_env=False).raise_for_status()
+    expect(area).to_have_value(re.compile("threads: 2"))
+    area.fill(config + "threads: 3\n")
+    more = {"config": config + "threads: 4\n"}
+    httpx.put(url, json=more, headers={"If-Match": "*"}, trust_env=False).raise_for_status()
+    expect(page.get_by_role("alert")).to_contain_text("It was changed meanwhile")
+    expect(area).to_have_value(re.compile("threads: 3"))
+    page.get_by_role("button", name="Take theirs").click()
+    expect(area).to_have_value(re.compile("threads: 4"))
+
+
 def test_several_machines_are_drained_at_once(page: Page, up: Frontend) -> None:
     names = ("barn-1", "barn-2")
     ids = [up.register(name)["id"] for name in names]
@@ -62,7 +113,29 @@ def test_several_machines_are_drained_at_once(page: Page, up: Frontend) -> None:
     page.get_by_role("button", name="Drain", exact=True).click()
     page.get_by_role("dialog").get_by_role("button", name="Drain", exact=True).click()
     expect(page.get_by_role("row").get_by_text("drained")).to_have_count(len(names))
+    expect(page.get_by_title(re.compile("drained by an admin"))).to_have_count(len(names))
+    expect(page.get_by_title(re.compile("remuda nodes"))).to_have_count(0)  # A button is there for it.
     for id in ids:
+        up.ask("DELETE", f"/api/nodes/{id}").raise_for_status()
+
+
+def test_what_a_filter_hides_is_not_changed_with_what_is_chosen(page: Page, up: Frontend) -> None:
+    ids = {name: up.register(name)["id"] for name in ("stall-1", "stall-2")}
+    page.goto("/fleet?view=table&find=stall")
+    page.get_by_label("Choose all").check()
+    bar = page.get_by_role("region", name="Chosen machines")
+    expect(bar).to_contain_text("2 machines chosen")
+    page.get_by_role("searchbox", name="Name, address or label=value").fill("stall-1")
+    expect(bar).to_contain_text("1 machine chosen")
+    expect(bar).to_contain_text("1 more is hidden")
+    page.get_by_role("button", name="Drain", exact=True).click()
+    page.get_by_role("dialog", name="Drain stall-1?").get_by_role("button", name="Drain", exact=True).click()
+    expect(page.get_by_role("row").get_by_text("drained")).to_have_count(1)
+    page.get_by_role("searchbox", name="Name, address or label=value").fill("no such machine")
+    expect(bar).to_have_count(0)
+    nodes = up.nodes()
+    assert [nodes[name]["status"] == "draining" for name in ids] == [True, False]
+    for id in ids.values():
         up.ask("DELETE", f"/api/nodes/{id}").raise_for_status()
 
 

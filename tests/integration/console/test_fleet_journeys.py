@@ -13,6 +13,7 @@ from tests.integration.chaos.corral import Corral, corral
 from tests.integration.chaos.wares import broken, light
 from tests.integration.console.browser import Complaints, visit
 from tests.integration.console.pictures import Album, say_where
+from tests.integration.console.test_telling import WATCH
 from tests.integration.serving.asking import add_echo
 from tests.support.processes import SHIPPED_GALLERY
 
@@ -24,12 +25,15 @@ THIN_BYTES_S = 250_000.0
 QUICK_BYTES_S = 1e9
 OVER_MS = 90_000
 HEALTHY = f"{WORKERS} of {WORKERS} machines healthy"
+BUSY = "worker busy"
 BYTES = re.compile(r"[\d.]+ [KM]iB of [\d.]+ [KM]iB")
 
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Corral]:
-    with corral(tmp_path_factory.mktemp("console-fleet"), WORKERS, json.loads(SHIPPED_GALLERY)) as made:
+    """What is not heard stays unhealthy: pages have to say what that means before it counts as offline."""
+    place, gallery = tmp_path_factory.mktemp("console-fleet"), json.loads(SHIPPED_GALLERY)
+    with corral(place, WORKERS, gallery, offline_after="1h") as made:
         yield made
 
 
@@ -83,6 +87,7 @@ def test_an_install_on_three_is_watched_on_two_frontends_while_one_worker_dies_a
         for page in (one, other):
             for machine in fleet.workers:
                 expect(row(page, machine.name)).to_contain_text(BYTES)
+            page.evaluate(WATCH, BUSY)
         seen = row(other, lost.name).inner_text()
         expect(row(other, lost.name)).not_to_have_text(seen)  # Bytes move.
         lost.kill()
@@ -91,10 +96,13 @@ def test_an_install_on_three_is_watched_on_two_frontends_while_one_worker_dies_a
             for machine in fleet.workers[:2]:
                 expect(row(page, machine.name)).to_contain_text("done", timeout=OVER_MS)
             expect(row(page, lost.name)).to_contain_text("queued", timeout=OVER_MS)
+            expect(row(page, lost.name)).to_contain_text("no heartbeat")
+            expect(row(page, lost.name)).to_contain_text("this goes on when it is back")
         album.take(other, "install-one-machine-lost")
         lost.start()
         for page in (one, other):
             expect(row(page, lost.name)).to_contain_text("done", timeout=OVER_MS)
+            assert page.evaluate("() => window.seen") == []
     assert len({digest for one in fleet.workers for digest in fleet.on_disk(one).values()}) == 1
 
 
@@ -114,9 +122,12 @@ def test_a_canary_that_does_not_start_is_rolled_back_and_the_reason_is_shown(
             steps = page.get_by_role("article").get_by_role("listitem")
             expect(steps.filter(has_text="failed")).to_contain_text("does not start", timeout=OVER_MS)
             expect(steps.filter(has_text="cancelled")).to_have_count(WORKERS - 1)
+            expect(page.get_by_text("roll_back")).to_have_count(0)
         album.take(one, "canary-failed")
         one.goto("/backends")
         expect(one.get_by_text("is held back")).to_be_visible()
+        card = one.get_by_role("listitem").filter(has_text=f"cpu-{BACKEND}")
+        expect(card.get_by_text("newer one held back")).to_be_visible()
         album.take(one, "backends-held-back")
 
 

@@ -9,6 +9,8 @@ from tests.integration.console.browser import PATIENCE_MS, Complaints
 from tests.integration.serving.asking import add_echo
 from tests.support.processes import Frontend
 
+pytestmark = pytest.mark.long
+
 expect.set_options(timeout=PATIENCE_MS)
 
 

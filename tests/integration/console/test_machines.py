@@ -55,6 +55,7 @@ def test_each_gpu_of_a_machine_is_shown_with_its_memory(page: Page, two_gpus: st
     expect(gpus.last).to_contain_text("no model of the fleet")
 
 
+@pytest.mark.long
 def test_what_another_declares_appears_in_the_table_of_models(page: Page, up: Frontend) -> None:
     add_echo(up, "counted")
     page.goto("/models")

@@ -7,6 +7,9 @@ import pytest
 from playwright.sync_api import Locator, Page, Route, expect
 
 from tests.integration.console.browser import PATIENCE_MS
+from tests.integration.serving.asking import add_echo, replicas
+from tests.support.processes import Frontend
+from tests.support.waiting import wait_until_blocking
 
 expect.set_options(timeout=PATIENCE_MS)
 ADDRESS = "**/v1/chat/completions"
@@ -70,3 +73,18 @@ def test_the_code_is_of_what_was_asked_and_not_of_what_was_answered(page: Page) 
 def test_a_model_that_is_not_there_is_said_to_be_missing(page: Page) -> None:
     page.goto("/playground?model=gone-for-good")
     expect(page.get_by_text("There is no model gone-for-good here.")).to_be_visible()
+
+
+def test_an_answer_that_nobody_reads_any_more_is_given_up(page: Page, up: Frontend) -> None:
+    add_echo(up, "long-winded", "echo_token_rate:15")
+    page.goto("/playground?model=long-winded")
+    page.get_by_role("textbox", name="Message").fill("word " * 3000)
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("article", name="long-winded").get_by_text("word word")).to_be_visible()
+
+    def in_flight() -> int:
+        return sum(one["in_flight"] for one in replicas(up) if one["model"] == "long-winded")
+
+    wait_until_blocking(lambda: in_flight() == 1, within=PATIENCE_MS / 1000, what="a request in flight")
+    page.get_by_role("link", name=re.compile("^Fleet")).first.click()  # It may have a number.
+    wait_until_blocking(lambda: in_flight() == 0, within=PATIENCE_MS / 1000, what="its end")

@@ -2,10 +2,13 @@
 
 import re
 
+import pytest
 from playwright.sync_api import Page, expect
 
 from tests.integration.console.browser import Complaints
 from tests.support.processes import Frontend
+
+pytestmark = pytest.mark.long
 
 NEVER = "There is no model"
 WATCH = """told => {

@@ -37,7 +37,9 @@ class TellingStore(BlobStore):
 
     def commit(self, partial: Partial, digest: str) -> Path:
         self.reached("committing", 0)
-        return super().commit(partial, digest)
+        path = super().commit(partial, digest)
+        self.reached("committed", 0)
+        return path
 
     def reached(self, phase: str, done: int) -> None:
         print(phase, done, flush=True)

@@ -41,7 +41,7 @@ def kept_bytes(store: BlobStore) -> int:
     size = 0
     for path in store.root.rglob("*"):
         with suppress(FileNotFoundError):
-            size += path.stat().st_size if path.is_file() else 0
+            size += path.stat().st_size if path.is_file() and not path.is_symlink() else 0
     return size
 
 
@@ -97,4 +97,19 @@ async def test_killed_in_every_phase_a_fetch_completes_and_hardly_a_byte_comes_t
         assert link.bytes_back < 1.15 * wheel_size
     assert killed == Counter(phases)
     assert [blob.digest for blob in store.listing()] == [f"sha256:{sha256}"]
+    check_whole(store)
+
+
+async def test_bytes_of_an_unknown_digest_are_not_fetched_again_once_they_are_whole(
+    hub: HubServer, store: BlobStore
+) -> None:
+    """Killed when they have become a blob, before anything else has been told which."""
+    content = noise(2 * MB, 8)
+    hub.add("/m.gguf", content)
+    FORK_SERVER.prepare()
+    async with relay(hub.port) as link:
+        source = f"http://127.0.0.1:{link.port}/m.gguf"
+        await kill_at(Child(link, source, store, "committed"), "committed")
+        assert await run_sync(Child(link, source, store).wait) == 0
+    assert hub.bytes_sent == len(content)
     check_whole(store)

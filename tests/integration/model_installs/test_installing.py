@@ -2,23 +2,28 @@
 
 import hashlib
 import re
+import socket
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from aiohttp import web
 
 from remuda.core.errors import Conflict, Invalid, NotFound
-from remuda.host.ports import free_port
+from remuda.hubs.model import AskRoom, Resolved
 from remuda.model_installs.service import InstallRequest
 from remuda.models.reading import read_model
+from remuda.models.source_refs import ModelSource
 from remuda.oci import disk
+from remuda.oci.errors import UnknownHost
 from remuda.ops.model import State, Wish
 from remuda.ops.op_views import job, with_steps
 from remuda.ops.ports import Filter
 from remuda.ops.progress import overlaid
+from remuda.scheduler.catalogue import ModelCatalogue, Weights
 from remuda.scheduler.model import StoredModel
 from tests.integration.model_installs.conftest import Make
-from tests.support.hub import HubServer
+from tests.support.hub import HubServer, hub_server
 from tests.support.images import noise
 from tests.support.model_rig import ModelFrontend
 from tests.support.models import tiny_model, tiny_reranker
@@ -28,6 +33,14 @@ pytestmark = pytest.mark.anyio
 
 TINY = tiny_model().read_bytes()
 SHA256 = hashlib.sha256(TINY).hexdigest()
+
+
+@pytest.fixture
+def away() -> Iterator[socket.socket]:
+    """Where nobody listens, and nobody else can."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        yield bound
 
 
 def padded(size: int) -> bytes:
@@ -54,6 +67,25 @@ async def test_a_model_arrives_with_its_manifest_and_is_described(
     linked = frontend.library.models / file.path
     assert linked.samefile(frontend.library.blobs.path(file.digest)), "stored once"
     assert linked.stat().st_mode & 0o222 == 0, "no backend can write into it"
+
+
+async def test_a_frontend_without_the_file_knows_the_same_of_the_model(
+    frontend: ModelFrontend, hub: HubServer, tmp_path: Path
+) -> None:
+    url = hub.add("/some/Tiny-Llama.Q4_0.gguf", TINY)
+    await frontend.installed(await frontend.install(url))
+    with_file = ModelCatalogue(frontend.store, frontend.library.models)
+    without = ModelCatalogue(frontend.store, tmp_path / "nothing-here")
+    for catalogue in (with_file, without):
+        await catalogue.refresh()
+    here, elsewhere = with_file.models["tiny-llama"], without.models["tiny-llama"]
+    assert (here.here, elsewhere.here) == (True, False)
+    assert elsewhere.weights == here.weights
+    assert elsewhere.weights.facts is not None
+    assert elsewhere.need() == here.need()
+    assert await without.weights(here.config) == here.weights
+    other_file = read_model(here.stored.text.replace(here.config.file, "tiny-llama/another.gguf"))
+    assert await without.weights(other_file) == Weights()
 
 
 async def test_what_a_model_is_for_is_read_from_its_header(frontend: ModelFrontend, hub: HubServer) -> None:
@@ -95,13 +127,56 @@ async def test_a_wrong_checksum_is_refused(frontend: ModelFrontend, hub: HubServ
     assert frontend.visible() == []
 
 
-async def test_a_source_that_nobody_answers_at_ends_the_install(frontend: ModelFrontend) -> None:
-    place = f"127.0.0.1:{free_port('127.0.0.1')}"
-    step = await frontend.ended(await frontend.install(f"http://{place}/m.gguf"))
+async def test_a_source_that_nobody_answers_at_is_waited_for(
+    frontend: ModelFrontend, away: socket.socket
+) -> None:
+    port = away.getsockname()[1]
+    op = await frontend.install(f"http://127.0.0.1:{port}/m.gguf")
+
+    async def tried_on() -> bool:
+        return (await frontend.step(op)).attempt > 4
+
+    await wait_until(tried_on)
+    problem = (await frontend.step(op)).problem
+    assert problem is not None
+    assert re.match(rf"127\.0\.0\.1:{port} cannot be reached: .* \(unreachable since ", problem.message)
+    assert "see that it can be reached from the frontend's machine" in problem.hint
+    async with hub_server(away) as back:
+        back.add("/m.gguf", TINY)
+        assert (await frontend.installed(op)).name == "m"
+
+
+class Nowhere:
+    """Hubs of which the name service knows none."""
+
+    async def resolve(self, source: ModelSource, room: AskRoom) -> Resolved:
+        raise UnknownHost("hbu.test:443 cannot be reached: there is no host hbu.test")
+
+
+async def test_a_host_that_does_not_exist_ends_the_install(make: Make) -> None:
+    async with make(hubs=Nowhere()) as frontend:
+        step = await frontend.ended(await frontend.install("https://hbu.test/m.gguf"))
     assert (step.state, step.attempt) == (State.FAILED, 1)
     assert step.problem is not None
-    assert step.problem.message.startswith(f"{place} cannot be reached: ")
-    assert "install it again" in step.problem.hint
+    assert step.problem.message == "hbu.test:443 cannot be reached: there is no host hbu.test"
+    assert "how it is spelled" in step.problem.hint
+
+
+async def test_a_source_that_may_be_back_counts_more_than_a_mirror_without_the_model(
+    make: Make, hub: HubServer, away: socket.socket
+) -> None:
+    port = away.getsockname()[1]
+    mirrored = f"- name: tiny\n  source: http://127.0.0.1:{port}/m.gguf\n  mirrors: [{hub.url}/gone.gguf]\n"
+    async with make(gallery=mirrored) as frontend:
+        op = await frontend.install("tiny")
+
+        async def tried_on() -> bool:
+            return (await frontend.step(op)).attempt > 1
+
+        await wait_until(tried_on)
+        async with hub_server(away) as back:
+            back.add("/m.gguf", TINY)
+            assert (await frontend.installed(op)).name == "tiny"
 
 
 async def test_a_source_that_answers_with_a_failure_is_tried_on(
@@ -214,7 +289,8 @@ async def test_a_pause_keeps_what_came_and_cancelling_ends_it(
     await frontend.ops.store.wish(op, Wish.RUN)
     frontend.ops.signal.notify()
     await frontend.installed(op)
-    assert hub.bytes_sent < 1.15 * len(content)
+    begins = [request.http_range.start for request in hub.asked("GET", "/m.gguf")]
+    assert all(begins[1:]), "what has come is not fetched again"
 
     hub.bytes_per_s = 500_000
     other = await frontend.install(hub.add("/other.gguf", content + b"x"))
@@ -244,7 +320,7 @@ async def test_the_same_install_is_joined_and_another_of_its_name_refused(
     url = hub.add("/m.gguf", padded(500_000))
     first = await frontend.install(url)
     assert await frontend.install(url) == first
-    with pytest.raises(Conflict, match=rf"m is being installed from {url}, by operation {first}"):
+    with pytest.raises(Conflict, match=rf"m is being installed from {url}, by operation {first[:8]}"):
         await frontend.install(hub.add("/elsewhere/m.gguf", TINY))
     hub.bytes_per_s = None
     await frontend.installed(first)
@@ -300,6 +376,8 @@ async def test_a_name_that_nobody_knows_is_refused_with_what_may_be_meant(make: 
             await one.install("qwen3:8")
         with pytest.raises(NotFound, match="ollama://mistral"):
             await one.install("mistral")
+        with pytest.raises(NotFound, match=r"from Ollama: ollama://smol\)"):
+            await one.install("ollama:smol")
         with pytest.raises(NotFound, match="hf://someone/something"):
             await one.install("someone/something")
         for bad in ("hf://x", "nonsense://a/b"):

@@ -75,3 +75,15 @@ async def test_a_model_without_a_template_gets_ollamas_or_is_told_why_not(
 
         step = await frontend.ended(await frontend.install(odd, "odd"))
         assert "cannot be used: line 1: title is not supported" in step.reason
+
+
+async def test_a_projector_that_does_not_fit_is_told_of(make: Make, registry: RegistryServer) -> None:
+    eyes = empty_gguf({"general.architecture": "clip", "clip.vision.projection_dim": 65536})
+    source = push(registry, "me/blind", ("model", tiny_model().read_bytes()), ("projector", eyes))
+    async with make() as frontend:
+        op = await frontend.install(source, "blind")
+        step = await frontend.ended(op)
+        model = await frontend.installed(op)
+
+        assert read_model(model.text).mmproj == ""
+        assert "blind-1b-mmproj.gguf is not used: it is a projector for" in step.reason

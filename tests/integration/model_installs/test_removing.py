@@ -1,19 +1,21 @@
 """What the fleet has brought goes with its model; what a person has put there stays."""
 
 import errno
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from remuda.core.errors import NotFound
+from remuda.model_installs.library import UNUSED
 from remuda.model_installs.remover import Remover
-from remuda.ops.model import State
+from remuda.ops.model import State, Wish
 from remuda.scheduler.model import StoredModel
 from remuda.store.ops import SqlOpStore
 from remuda.store.replicas import SqlModelStore
 from tests.integration.model_installs.conftest import Make
 from tests.integration.model_installs.test_installing import TINY, padded
-from tests.support.clocks import HostClock
+from tests.support.clocks import AheadClock, HostClock
 from tests.support.fleet_tables import fresh_database
 from tests.support.hub import HubServer
 from tests.support.model_rig import ModelFrontend
@@ -129,10 +131,62 @@ async def test_a_frontend_with_another_database_removes_nothing(
     await frontend.installed(await frontend.install(hub.add("/m.gguf", TINY)))
     other, _ = fresh_database(HostClock())
     remover = Remover(
-        frontend.library, SqlModelStore(other), SqlOpStore(other), frontend.rows, frontend.uploads
+        frontend.library,
+        SqlModelStore(other),
+        SqlOpStore(other),
+        frontend.rows,
+        frontend.uploads,
+        AheadClock(),
     )
     assert not (await remover.tidy()).removed
     assert frontend.visible() == ["m/m.gguf"]
+
+
+def later(span: timedelta) -> AheadClock:
+    clock = AheadClock()
+    clock.ahead = span
+    return clock
+
+
+async def test_what_came_for_a_failed_install_goes_when_nobody_tries_again(
+    frontend: ModelFrontend, hub: HubServer
+) -> None:
+    kept = await frontend.installed(await frontend.install(hub.add("/m.gguf", TINY)))
+    assert kept.manifest is not None
+    cut_off = padded(300_000)[:200_000]
+    failed = await frontend.ended(await frontend.install(hub.add("/cut.gguf", cut_off)))
+    assert failed.state is State.FAILED
+    assert len(stored(frontend)) == 2
+    assert frontend.library.unused_bytes() == len(cut_off)
+
+    await frontend.tidy(later(UNUSED - timedelta(hours=1)))
+    assert frontend.library.unused_bytes() == len(cut_off), "it may be tried again"
+    await frontend.tidy(later(UNUSED + timedelta(hours=1)))
+    assert frontend.library.unused_bytes() == 0
+    assert stored(frontend) == sorted(kept.manifest.digests)
+
+
+async def test_what_has_come_for_a_paused_install_stays_and_goes_once_it_is_cancelled(
+    frontend: ModelFrontend, hub: HubServer
+) -> None:
+    hub.bytes_per_s = 100_000
+    op = await frontend.install(hub.add("/m.gguf", padded(10_000_000)))
+    await wait_until(lambda: partial_bytes(frontend), within=30)
+    await frontend.ops.store.wish(op, Wish.PAUSE)
+    frontend.ops.signal.notify()
+    await wait_until(frontend.library.unused_bytes, within=30, what="the pause")
+
+    await frontend.tidy(later(2 * UNUSED))
+    assert partial_bytes(frontend), "it goes on with them"
+    await frontend.ops.store.wish(op, Wish.CANCEL)
+    frontend.ops.signal.notify()
+    assert (await frontend.ended(op)).state is State.CANCELLED
+    await frontend.tidy(later(2 * UNUSED))
+    assert not partial_bytes(frontend)
+
+
+def partial_bytes(frontend: ModelFrontend) -> int:
+    return sum(path.stat().st_size for path in (frontend.library.blobs.root / "partial").glob("*"))
 
 
 async def by_hand(frontend: ModelFrontend, name: str, file: str, more: str = "") -> None:

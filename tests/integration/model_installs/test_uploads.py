@@ -22,6 +22,7 @@ from remuda.oci.errors import DiskFull
 from remuda.ops.model import State, Wish
 from tests.integration.model_installs.conftest import Make
 from tests.integration.model_installs.test_installing import SHA256, TINY, padded
+from tests.support.hub import HubServer
 from tests.support.images import noise
 from tests.support.model_rig import ModelFrontend
 from tests.support.waiting import wait_until
@@ -284,3 +285,23 @@ async def test_a_name_that_is_taken_is_refused_before_the_upload(frontend: Model
     await check("mine", UPLOAD)  # The same files once more.
     with pytest.raises(Invalid):
         await check("../mine", "another-upload")
+
+
+async def test_the_file_that_is_being_fetched_may_be_uploaded_instead(
+    frontend: ModelFrontend, hub: HubServer
+) -> None:
+    hub.bytes_per_s = 1000
+    coming = await frontend.install(hub.add("/mine.gguf", TINY), sha256=SHA256)
+    await put(frontend.uploads, TINY, sha256=SHA256)
+    check = frontend.installs.check_upload
+    await check("mine", UPLOAD, SHA256)
+    with pytest.raises(Conflict, match="mine is being installed from http"):
+        await check("mine", UPLOAD, "ab" * 32)
+    assert (await frontend.view(coming)).operation.wish is Wish.RUN, "nothing has been brought yet"
+
+    model = await frontend.installed(await frontend.install(f"upload:{UPLOAD}", "mine"))
+
+    assert model.manifest is not None
+    assert model.manifest.source == f"upload:{UPLOAD}"
+    assert (await frontend.ended(coming)).state is State.CANCELLED
+    assert frontend.visible() == ["mine/m.gguf"]

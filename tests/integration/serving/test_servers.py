@@ -232,7 +232,8 @@ async def test_one_that_leaves_is_absent_with_a_reason_and_is_found_again(fronte
         port = int(server.url.rpartition(":")[2])
     reply = await ask(frontend, "leaver/small")
     assert (reply.status_code, refusal(reply)["code"]) == (503, "server_absent"), reply.text
-    assert "the server leaver cannot be used" in refusal(reply)["message"]
+    assert "the server leaver cannot be used: its address cannot be reached" in refusal(reply)["message"]
+    assert str(port) not in reply.text, "where it is, is an admin's to know"
     assert not (await shown(frontend, "leaver"))["up"]
     async with model_server(port=port):
         await wait_until(lambda: _answers(frontend, "leaver/small"))
@@ -358,6 +359,39 @@ async def test_requests_leave_only_for_servers_that_their_model_lists_in_that_or
         assert (len(first.asked), len(second.asked)) == (1, 1)
 
 
+async def test_a_model_that_only_servers_have_waits_for_room_there(
+    frontend: LiveFrontend, nas: ModelServer
+) -> None:
+    await adopt(frontend, nas, "narrow", parallel=1)
+    config = "name: elsewhere\nupstreams: [narrow/small]\n"
+    assert (await frontend.admin.post("/api/models", json={"config": config})).status_code == 201
+    nas.gate, answered = anyio.Event(), list[httpx.Response]()
+
+    async def one() -> None:
+        answered.append(await ask(frontend, "elsewhere"))
+
+    async with anyio.create_task_group() as tasks:
+        for _ in range(3):
+            tasks.start_soon(one)
+        await wait_until(partial(_wait, frontend, "elsewhere", 2))
+        assert nas.answering == 1
+        nas.gate.set()
+    assert [one.status_code for one in answered] == [200] * 3
+    told = [await _explained(frontend, one) for one in answered]
+    assert sum("the server narrow has as many requests as it may be sent" in one for one in told) == 2
+
+
+async def _wait(frontend: LiveFrontend, model: str, count: int) -> bool:
+    return (
+        f'remuda_inference_waiting{{model="{model}"}} {count}.0'
+        in (await frontend.admin.get("/metrics")).text
+    )
+
+
+async def _explained(frontend: LiveFrontend, reply: httpx.Response) -> str:
+    return (await frontend.admin.get(f"/api/requests/{reply.headers['x-request-id']}/explanation")).text
+
+
 async def test_one_that_is_asked_too_often_is_left_alone_for_a_while(frontend: LiveFrontend) -> None:
     async with model_server() as busy, model_server() as other:
         await adopt(frontend, busy, "busy")
@@ -389,8 +423,11 @@ async def test_a_paid_request_needs_a_price_and_a_limit(frontend: LiveFrontend, 
     assert "max_tokens" not in reply.text, "there is no such field"
     assert "ask a model on one of your own nodes" in refusal(reply)["message"]
     reply = await ask(frontend, "paid/large", max_tokens=5)
-    assert (reply.status_code, refusal(reply)["code"]) == (400, "insufficient_quota")
+    assert (reply.status_code, refusal(reply)["code"]) == (403, "forbidden")
     assert "large has no price on the server paid" in refusal(reply)["message"]
+    config = "name: unpriced\nupstreams: [paid/large]\n"
+    assert (await frontend.admin.post("/api/models", json={"config": config})).status_code == 201
+    assert (await ask(frontend, "unpriced", max_tokens=5)).status_code == 403
     assert nas.asked == []
     assert (await ask(frontend, "paid/small", max_tokens=5)).status_code == 200
     patched = await frontend.admin.patch("/api/servers/paid", json={"max_tokens": 3})

@@ -136,6 +136,7 @@ def test_ten_models_in_memory_for_less_with_kills(crowded: Site) -> None:
     for one in asked:
         kinds += check_explanation(crowded, one, where)
     print(rounds, "rounds;", Counter(one.status for one in asked), dict(kinds))
+    print(Counter(one.said.replace(one.model, "MODEL") for one in asked if one.status != 200).most_common(12))
     assert any("loaded" in kind for kind in kinds), kinds
     for name in (*ECHOES, "tiny"):
         wait_until_blocking(lambda name=name: ask(crowded.b, name).status == 200, within=120, what=name)  # type: ignore[misc]

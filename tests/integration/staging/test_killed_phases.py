@@ -5,8 +5,8 @@ import hashlib
 import math
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import anyio
@@ -15,9 +15,11 @@ from pydantic import SecretStr
 
 from remuda.core.clock import SystemClock
 from remuda.core.ids import NodeId
-from remuda.s3.requests import S3Account, SignedRequests
+from remuda.s3.account import S3Account
+from remuda.s3.requests import SignedRequests
 from remuda.wire.model_file_urls import WORKER_PATH, FileGrant, signed_path
 from remuda.worker.staging.giving import GivingPages
+from tests.integration.staging.receiving import BUFFER, FILE, MB, Receiving
 from tests.integration.staging.test_object_storage import BUCKET, plain
 from tests.support import fetching_child
 from tests.support.fetching_child import DONE, HASHING, PLACING
@@ -25,40 +27,23 @@ from tests.support.fork_server import FORK_SERVER
 from tests.support.forked_child import ForkedChild
 from tests.support.hub import hub_server
 from tests.support.object_store import ACCESS_KEY, SECRET_KEY, object_store
-from tests.support.trickle import Relay, relay
+from tests.support.trickle import relay
 from tests.support.waiting import wait_until
 from tests.support.worker_http import listening
 
 pytestmark = pytest.mark.anyio
 
-MB = 1_000_000
-FILE = "kept.bin"
 ASKING, NODE, FRONTEND, STORAGE = "asking", "node", "frontend", "storage"
 LINKS = (NODE, FRONTEND, STORAGE)  # In the order in which they are asked.
-BUFFER = 64 << 10
 FINISHED_S = 60.0
-LOOK_S = 0.02
 
 
 @dataclass
-class Scene:
+class Scene(Receiving):
     """Three sources that have the file, behind links that are counted, and one worker's folder."""
 
-    models: Path
     content: bytes
-    links: dict[str, Relay]
     sources: tuple[str, ...]
-    kills: Counter[str] = field(default_factory=Counter)
-    seen_sizes: set[int] = field(default_factory=set)
-
-    @property
-    def fetched(self) -> int:
-        return sum(link.bytes_back for link in self.links.values())
-
-    @property
-    def arrived(self) -> int:
-        found = (self.models.parent / "model-downloads" / "partial").glob("*")
-        return max((path.stat().st_size for path in found), default=0)
 
     def only(self, name: str) -> None:
         """Sources before this one break off at once."""
@@ -110,13 +95,6 @@ class Scene:
         words = (str(self.models), FILE, str(len(self.content)), sha256, linger, *self.sources)
         return ForkedChild((fetching_child.__name__, *words), self.models.parent / "child.log")
 
-    async def watch(self) -> None:
-        """Whatever a backend could find at any moment."""
-        while True:
-            with suppress(FileNotFoundError):
-                self.seen_sizes.add((self.models / FILE).stat().st_size)
-            await anyio.sleep(LOOK_S)
-
 
 @asynccontextmanager
 async def scene(folder: Path, size: int) -> AsyncIterator[Scene]:
@@ -144,7 +122,7 @@ async def scene(folder: Path, size: int) -> AsyncIterator[Scene]:
                 f"{urls[FRONTEND]}/{FILE}",
                 signed.address(FILE, 900),
             )
-            yield Scene(folder / "receiver/models", content, links, sources)
+            yield Scene(folder / "receiver/models", links, content, sources)
 
 
 def port_of(url: str) -> int:
@@ -166,13 +144,11 @@ async def test_fetch_survives_a_kill_in_every_phase(
         transfers = sum(phase in LINKS for phase in phases)
         done = 0
         for phase in phases:
-            for link in one.links.values():
-                link.bytes_per_s = math.inf if phase == PLACING else size
+            one.throttle(math.inf if phase == PLACING else size)
             done += phase in LINKS
             await one.killed_in(phase, size * done // (transfers + 2))
             assert one.seen_sizes == set(), f"something could be seen after {phase}"
-        for link in one.links.values():
-            link.bytes_per_s = math.inf
+        one.throttle(math.inf)
         await one.finish()
         await wait_until(lambda: one.seen_sizes)
         tasks.cancel_scope.cancel()

@@ -4,7 +4,7 @@ import math
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from functools import partial
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import anyio
@@ -13,35 +13,22 @@ import pytest
 from anyio.to_thread import run_sync
 
 from tests.integration.staging.fleet import HOST, Fleet, fleet
+from tests.integration.staging.receiving import BUFFER, FILE, LOOK_S, MB, Receiving, moments
 from tests.support.processes import Json
-from tests.support.trickle import Relay, relay
+from tests.support.trickle import relay
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
 
-MB = 1_000_000
-FILE = "kept.bin"
-LOOK_S = 0.02
-BUFFER = 64 << 10  # What a killed giver has sent, and nobody has read, is not lost: it should be little.
 ARRIVES_S = 120.0
 
 
-class Staging:
+@dataclass
+class Staging(Receiving):
     """`wanted` is to be loaded at `receiver`; `giver` has its file, and so has the frontend."""
 
-    def __init__(self, place: Fleet, to_frontend: Relay, to_giver: Relay, size: int) -> None:
-        self.place, self.size = place, size
-        self.links = {"frontend": to_frontend, "giver": to_giver}
-        self.seen_sizes: set[int] = set()
-        place.other_ports = {link.port: name for name, link in self.links.items()}
-
-    @property
-    def fetched(self) -> int:
-        return sum(link.bytes_back for link in self.links.values())
-
-    def throttle(self, bytes_per_s: float) -> None:
-        for link in self.links.values():
-            link.bytes_per_s = bytes_per_s
+    place: Fleet
+    answers: list[httpx.Response] = field(default_factory=list)
 
     async def start(self, who: str) -> None:
         match who:
@@ -62,37 +49,30 @@ class Staging:
             sizes = [-1]
 
             def rests() -> bool:
-                sizes.append(self.place.partial_bytes("receiver"))
+                sizes.append(self.arrived)
                 return sizes[-1] == sizes[-2]
 
             await wait_until(rests)
             await run_sync(self.place.workers[who].kill)
 
-    async def watch(self) -> None:
-        """Whatever a backend could find at any moment."""
-        file = self.place.file("receiver", FILE)
-        while True:
-            with suppress(FileNotFoundError):
-                self.seen_sizes.add(file.stat().st_size)
-            await anyio.sleep(LOOK_S)
+    async def reached(self, size: int) -> None:
+        await wait_until(lambda: self.arrived >= size, within=ARRIVES_S, what=f"{size} bytes")
 
     async def want(self) -> None:
-        """A load that fails because its worker was killed is begun anew by whoever asks next."""
-        while True:
+        """Asks again only where the frontend that was asked is killed."""
+        while not self.answers:
             await run_sync(self._ask)
             await anyio.sleep(10 * LOOK_S)
 
     def _ask(self) -> None:
         with suppress(httpx.HTTPError):
-            self.place.load("wanted")
+            self.answers.append(self.place.ask_chat("wanted"))
 
-    def loaded(self) -> list[Json]:
-        with suppress(httpx.HTTPError):
-            return self.place.loaded("wanted")
-        return []
-
-    def arrived(self, size: int) -> bool:
-        return self.place.partial_bytes("receiver") >= size
+    def loads(self) -> list[Json]:
+        """All that there ever were of it, each with its only step."""
+        frontend = self.place.frontend
+        found = frontend.get("/api/ops?kind=load&model=wanted")["operations"]
+        return [frontend.get(f"/api/ops/{load['id']}")["steps"][0] for load in found]
 
 
 @asynccontextmanager
@@ -102,7 +82,9 @@ async def staging(folder: Path, size: int) -> AsyncIterator[Staging]:
             relay(place.port, buffer_bytes=BUFFER) as to_frontend,
             relay(place.http_port("giver"), buffer_bytes=BUFFER) as to_giver,
         ):
-            scene = Staging(place, to_frontend, to_giver, size)
+            links = {"frontend": to_frontend, "giver": to_giver}
+            place.other_ports = {link.port: name for name, link in links.items()}
+            scene = Staging(place.file("receiver", ""), links, place)
             await scene.start("giver")
             await scene.start("receiver")
             await run_sync(place.wait_for_workers)
@@ -114,36 +96,43 @@ async def staging(folder: Path, size: int) -> AsyncIterator[Staging]:
             assert await run_sync(place.file("receiver", FILE).read_bytes) == content
 
 
+LONG = 300 * MB
+
+
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     ("size", "kills"),
     [
-        # A load whose frontend was killed is taken over when its lease is over, or begun anew before that.
-        (24 * MB, ("frontend", "receiver", "giver")),
-        pytest.param(300 * MB, ("giver", "frontend", "receiver") * 7, marks=pytest.mark.long),
+        # A load whose frontend was killed is taken over when its lease is over.
+        (24 * MB, [("frontend", 5 * MB), ("receiver", 10 * MB), ("giver", 15 * MB)]),
+        pytest.param(LONG, moments(("giver", "frontend", "receiver"), LONG, 21), marks=pytest.mark.long),
     ],
 )
-async def test_staging_completes_whoever_is_killed_and_hardly_a_byte_comes_twice(
-    tmp_path: Path, size: int, kills: tuple[str, ...]
+async def test_load_ends_well_whoever_is_killed_meanwhile_and_hardly_a_byte_comes_twice(
+    tmp_path: Path, size: int, kills: list[tuple[str, int]]
 ) -> None:
-    killed: Counter[str] = Counter()
+    wanted = Counter(who for who, _ in kills)
     async with staging(tmp_path, size) as scene, anyio.create_task_group() as tasks:
         tasks.start_soon(scene.watch)
         scene.throttle(size / 4)
         fetched_before = scene.fetched
         tasks.start_soon(scene.want)
-        for number, who in enumerate(kills, start=1):
-            goal = size * number // (len(kills) + 2)
-            await wait_until(partial(scene.arrived, goal), within=ARRIVES_S, what=f"{goal} bytes")
+        for who, goal in kills:
+            await scene.reached(goal)
             await scene.kill(who)
-            killed[who] += 1
-            if (who, killed[who]) != ("giver", kills.count("giver")):  # At last it stays away.
+            scene.kills[who] += 1
+            if (who, scene.kills[who]) != ("giver", wanted["giver"]):  # At last it stays away.
                 await scene.start(who)
         scene.throttle(math.inf)
-        await wait_until(lambda: run_sync(scene.loaded), within=ARRIVES_S, what="the load")
+        await wait_until(lambda: scene.answers, within=ARRIVES_S, what="the answer")
+        [load] = await run_sync(scene.loads)
         tasks.cancel_scope.cancel()
+    assert [answer.status_code for answer in scene.answers] == [200], scene.answers[0].text
+    assert load["state"] == "succeeded", load
+    assert "had come before" in load["reason"], "the receiver was killed, and had some by then"
     fetched = scene.fetched - fetched_before
-    print(f"kills: {dict(killed)}; {fetched / size:.3f} of the file was sent")
-    assert killed == Counter(kills)
+    print(f"kills: {dict(scene.kills)}; {fetched / size:.3f} of the file was sent")
+    assert scene.kills == wanted
     assert fetched < 1.15 * size
     assert scene.seen_sizes == {size}
     assert set(scene.place.sources_of("receiver")) >= {"frontend"}, "where the giver was killed"

@@ -17,8 +17,9 @@ from remuda.core.ids import FrontendId
 from remuda.models.file_hashes import FileHashes
 from remuda.models.files import ManifestFile, NeededFile, make_manifest
 from remuda.s3 import limits
+from remuda.s3.account import S3Account, StorageFailed, StorageRefused
 from remuda.s3.model_store import ModelObjects, StoreNotes
-from remuda.s3.requests import Answer, S3Account, SignedRequests, StorageFailed, StorageRefused
+from remuda.s3.requests import Answer, SignedRequests
 from remuda.s3.uploads import BegunUpload, FileUploads, StoredFile, UploadedFile
 from remuda.scheduler.model import ADDED, StoredModel
 from tests.support.clocks import HandClock

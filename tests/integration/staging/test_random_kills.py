@@ -8,7 +8,7 @@ import hashlib
 import math
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,56 +16,36 @@ import anyio
 import pytest
 from anyio.to_thread import run_sync
 
-from remuda.core.entropy import SeededEntropy
 from remuda.core.ids import NodeId
 from remuda.host.ports import free_port
 from remuda.wire.model_file_urls import FRONTEND_PATH, WORKER_PATH, FileGrant, signed_path
+from tests.integration.staging.receiving import BUFFER, FILE, MB, Receiving, moments
 from tests.support import fetching_child, giving_child
 from tests.support.fork_server import FORK_SERVER
 from tests.support.forked_child import ForkedChild
 from tests.support.giving_child import FRONTEND, HOST, KEY, LISTENING
-from tests.support.trickle import Relay, relay
+from tests.support.trickle import relay
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
 
-MB = 1_000_000
-FILE = "kept.bin"
 NODE, RECEIVER = "node", "receiver"
-BUFFER = 64 << 10
 PORTION = 64 << 10  # What a link passes at once: it pauses so much earlier.
 HEADERS = 16 << 10  # Of one life's answers: bytes that are counted, and are not the file's.
-LOOK_S = 0.02
 STEP_S = 60.0
 
 
 @dataclass
-class Scene:
+class Scene(Receiving):
     """Two that have the file, behind links that are counted, and one that is to have it."""
 
     folder: Path
     content: bytes
     ports: dict[str, int]
-    links: dict[str, Relay]
     sources: tuple[str, ...]
     living: dict[str, ForkedChild] = field(default_factory=dict)
-    kills: Counter[str] = field(default_factory=Counter)
-    seen_sizes: set[int] = field(default_factory=set)
     lives: int = 0
     life_began: tuple[int, int] = (0, 0)  # Bytes that were sent, and that were here, when the receiver began.
-
-    @property
-    def models(self) -> Path:
-        return self.folder / RECEIVER / "models"
-
-    @property
-    def fetched(self) -> int:
-        return sum(link.bytes_back for link in self.links.values())
-
-    @property
-    def arrived(self) -> int:
-        found = (self.models.parent / "model-downloads" / "partial").glob("*")
-        return max((path.stat().st_size for path in found), default=0)
 
     async def start(self, who: str) -> None:
         self.lives += 1
@@ -105,13 +85,6 @@ class Scene:
             link.pause_at(math.inf)
         assert await run_sync(self.living[RECEIVER].wait) == 0, self.living[RECEIVER].lines
 
-    async def watch(self) -> None:
-        """Whatever a backend could find at any moment."""
-        while True:
-            with suppress(FileNotFoundError):
-                self.seen_sizes.add((self.models / FILE).stat().st_size)
-            await anyio.sleep(LOOK_S)
-
 
 @asynccontextmanager
 async def scene(folder: Path, size: int) -> AsyncIterator[Scene]:
@@ -127,21 +100,13 @@ async def scene(folder: Path, size: int) -> AsyncIterator[Scene]:
             f"http://{HOST}:{to_node.port}{signed_path(WORKER_PATH, KEY, grant)}",
             f"http://{HOST}:{to_frontend.port}{signed_path(FRONTEND_PATH, KEY, grant)}",
         )
-        one = Scene(folder, content, ports, {NODE: to_node, FRONTEND: to_frontend}, sources)
+        links = {NODE: to_node, FRONTEND: to_frontend}
+        one = Scene(folder / RECEIVER / "models", links, folder, content, ports, sources)
         try:
             yield one
         finally:
             for child in one.living.values():
                 child.kill()
-
-
-def moments(size: int, count: int) -> list[tuple[str, int]]:
-    """Who is killed, and once how many bytes were sent: each as often, in any order."""
-    chance = SeededEntropy(42)
-    whom = [(NODE, FRONTEND, RECEIVER)[number % 3] for number in range(count)]
-    order = sorted(whom, key=lambda _: chance.fraction())
-    goals = [int(size * (number + chance.fraction()) / (count + 1)) for number in range(count)]
-    return list(zip(order, goals, strict=True))
 
 
 @pytest.mark.timeout(900)
@@ -151,7 +116,7 @@ def moments(size: int, count: int) -> list[tuple[str, int]]:
 async def test_a_fetch_survives_kills_of_all_who_take_part_at_random_moments(
     tmp_path: Path, size: int, count: int, record_property: Callable[[str, object], None]
 ) -> None:
-    planned = moments(size, count)
+    planned = moments((NODE, FRONTEND, RECEIVER), size, count)
     async with scene(tmp_path, size) as one, anyio.create_task_group() as tasks:
         tasks.start_soon(one.watch)
         for who in (NODE, FRONTEND, RECEIVER):

@@ -9,6 +9,7 @@ from remuda.inference.failures import Fault, UpstreamFailed
 from remuda.inference.model import RequestKind
 from remuda.models.config import ModelConfig
 from remuda.rpc import backend_pb2 as pb
+from remuda.rpc.metadata import CACHED_TOKENS
 from tests.integration.upstreams.grpc_rig import Client, call_of, chat, upstream_at
 from tests.integration.upstreams.grpc_scripts import says, says_then_fails, scripted, text
 
@@ -140,6 +141,22 @@ async def test_several_answers_are_made_at_once_and_told_apart() -> None:
     assert said == {0: "seed 10", 1: "seed 11", 2: "seed 12"}
     assert seeds == {10, 11, 12}
     assert client.events[-1]["usage"] == {"prompt_tokens": 5, "completion_tokens": 6, "total_tokens": 11}
+
+
+async def test_of_a_prompt_with_several_answers_so_much_was_known_as_the_least_of_them_says() -> None:
+    """Each of the others may have found what this very request had just computed."""
+
+    async def behaviour(request: pb.PredictOptions, context: Any) -> None:
+        await context.write(text("yes", tokens=2, prompt_tokens=5))
+        if request.Seed < 13:  # An answer that says nothing of it does not count.
+            context.set_trailing_metadata(((CACHED_TOKENS, str(request.Seed - 7)),))
+
+    client = Client()
+    async with scripted(PredictStream=behaviour) as address, upstream_at(address) as upstream:
+        await upstream.serve(chat(n=4, seed=10, stream_options={"include_usage": True}), client)
+
+    usage = client.events[-1]["usage"]
+    assert (usage["prompt_tokens"], usage["prompt_tokens_details"]) == (5, {"cached_tokens": 3})
 
 
 async def test_words_of_an_error_are_not_told_as_content() -> None:

@@ -22,8 +22,8 @@ from remuda.core.clock import SystemClock
 from remuda.core.entropy import SystemEntropy
 from remuda.core.errors import NotFound
 from remuda.s3 import limits
+from remuda.s3.account import S3Account, StorageFailed, StorageRefused
 from remuda.s3.client import ObjectChanged, ObjectFacts, S3Storage
-from remuda.s3.requests import S3Account, StorageFailed, StorageRefused
 from remuda.s3.signing import SigningKeys, object_path, signed_headers
 from tests.peers.localai_file_client import LocalAiFileClient
 from tests.peers.localai_frontend import LocalAiFrontend
@@ -180,7 +180,7 @@ async def test_wrong_keys_are_refused(s3: ObjectStore) -> None:
     await storage(s3).write("models/locked", BytesIO(b"x"), SystemClock().now())
     wrong = storage(s3, secret="wrong")
 
-    with pytest.raises(StorageRefused, match="access denied"):
+    with pytest.raises(StorageRefused, match="the secret that is used with the key"):
         await wrong.facts("models/locked")
     with pytest.raises(StorageRefused):
         await wrong.write("models/locked", BytesIO(b"y"), SystemClock().now())
@@ -200,7 +200,7 @@ async def test_storage_that_does_not_answer_is_told(s3: ObjectStore, monkeypatch
     monkeypatch.setattr(limits, "RETRIES_MAX", 0)
     gone = S3Storage(S3Account("http://127.0.0.1:9", BUCKET))
 
-    with pytest.raises(StorageFailed, match=r"object x in bucket localai at http://127\.0\.0\.1:9: "):
+    with pytest.raises(StorageFailed, match=r"http://127\.0\.0\.1:9 cannot be reached: connection refused"):
         await gone.facts("x")
 
 

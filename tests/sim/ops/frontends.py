@@ -95,7 +95,7 @@ class FrontendHost:
         """Be started again and again, as a service manager does."""
         while True:
             await self._live()
-            await anyio.sleep(self.dice.between(1.0, 12 * self._world.pace.heartbeat_s))
+            await anyio.sleep(self.dice.between(1.0, self._world.pace.down_most_s))
 
     async def standings(self) -> Sequence[Standing]:
         await self.database.travel()

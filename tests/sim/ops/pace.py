@@ -25,6 +25,7 @@ class Pace:
     list_every: timedelta
     write_progress_every: timedelta
     signal_gap: timedelta
+    down_most_s: float = 120.0  # A frontend that died, until it is started again.
 
     @property
     def ended_within_s(self) -> float:
@@ -79,4 +80,5 @@ SLOW = Pace(
     list_every=timedelta(minutes=15),
     write_progress_every=timedelta(minutes=5),
     signal_gap=timedelta(seconds=10),
+    down_most_s=1440.0,
 )

@@ -27,6 +27,7 @@ _CANARY_AWAY = timedelta(seconds=limits.CANARY_AWAY_S)
 class _Entry:
     node: Node
     heard_at_beat: int
+    concluded: tuple[int, Standing] | None = None  # After so many missed beats.
 
 
 class Roster:
@@ -131,6 +132,12 @@ class Roster:
         return Reachability.SILENT if missed >= _SILENT_AFTER else Reachability.UP
 
     def _standing(self, entry: _Entry) -> Standing:
+        missed, known = self._beats - entry.heard_at_beat, entry.concluded
+        if known is None or known[0] != missed or known[1].node is not entry.node:
+            known = entry.concluded = (missed, self._conclude(entry))
+        return known[1]
+
+    def _conclude(self, entry: _Entry) -> Standing:
         node, reachability = entry.node, self._reachability(entry)
         silence = self._silence(entry)
         why = reasons(node, reachability, silence)

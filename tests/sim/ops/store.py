@@ -45,7 +45,8 @@ class DatabaseOfFrontend(InlineDatabase):
         if engine is self._connections.reading:
             result = self._world.tables.answers.of(work, lambda: self._run_in_thread(engine, work, _Call()))
         else:
-            result = self._run_in_thread(engine, work, _Call())  # Committed before anybody else runs.
+            # Committed before anybody else runs.
+            result = self._world.tables.answers.written(lambda: self._run_in_thread(engine, work, _Call()))
             self._world.claims.after_write()
             self._meet_trouble()
         await checkpoint()  # Whoever dies here dies with the change made and nobody told.

@@ -40,7 +40,7 @@ class Trouble(ABC):
             or trace.fault_count < FAULTS_LEAST
         ):
             deeds -= 1
-            await anyio.sleep(self._world.pace.gap_most_s ** self._dice.fraction())
+            await anyio.sleep(self.gap_s())
             self._dice.weighted(self._kinds)()
             self._world.claims.look_at_everything()
         self._over = True
@@ -48,6 +48,10 @@ class Trouble(ABC):
             undo()
         self._world.weather = Weather()
         trace.event("calm")
+
+    def gap_s(self) -> float:
+        """Until the next deed."""
+        return float(self._world.pace.gap_most_s ** self._dice.fraction())
 
     def for_a_while(self, span_s: float, undo: Deed) -> None:
         async def later() -> None:

@@ -1,6 +1,7 @@
 """After the storm: within a bound every model is served, every process has its row and every row its
 process."""
 
+from collections import Counter
 from collections.abc import Mapping
 
 import anyio
@@ -14,6 +15,7 @@ SERVED_WITHIN_S = 600.0  # Answers that are lost, loads that hang and nodes that
 SETTLED_WITHIN_S = 300.0
 LEAST_WITHIN_S = 420.0  # A pause after loads that failed, and another load.
 _PATIENCE_S = 90.0
+_MANY = 20  # Machines, of which each has room for any model.
 
 
 async def settle(world: ServingWorld) -> None:
@@ -22,7 +24,7 @@ async def settle(world: ServingWorld) -> None:
     await _least_is_there(world)
     answers = world.serving_claims.requests.answers
     before = dict(answers)
-    deadline = anyio.current_time() + SERVED_WITHIN_S
+    deadline = anyio.current_time() + SERVED_WITHIN_S * world.size.rests.times
     while unserved := [name for name in world.sizes if answers[name] <= before.get(name, 0)]:
         if anyio.current_time() >= deadline:
             world.violated("every_model_is_served", *unserved)
@@ -34,25 +36,39 @@ async def settle(world: ServingWorld) -> None:
 
 
 async def _least_is_there(world: ServingWorld) -> None:
-    """One model is always to be loaded, and nobody asks for it. Then none is, or others had no room."""
-    first, *others = world.sizes
-    await _configured(world, {first: 1, **dict.fromkeys(others, 0)})
-    deadline = anyio.current_time() + LEAST_WITHIN_S
-    while not any(
-        row.key.model == first and row.state is ReplicaState.LOADED and world.serving_claims.runs(row)
-        for row in world.serving_claims.rows.values()
-    ):
+    """Some models are always to be loaded, and nobody asks for them. Then none is, or others had no room."""
+    least = _least_of(world)
+    await _configured(world, dict.fromkeys(world.sizes, 0) | least)
+    deadline = anyio.current_time() + LEAST_WITHIN_S * world.size.rests.times
+    while lacking := _lacking(world, least):
         if anyio.current_time() >= deadline:
-            world.violated("the_least_is_restored", first, *world.serving_claims.rows.values())
+            world.violated("the_least_is_restored", *lacking, *world.serving_claims.rows.values())
         await anyio.sleep(world.pace.look_every_s)
-    world.trace.event("least there")
+    world.trace.event("least there", least)
     await _configured(world, dict.fromkeys(world.sizes, 0))
+
+
+def _least_of(world: ServingWorld) -> dict[str, int]:
+    """One of the first model; among many machines two of every third."""
+    names = list(world.sizes)
+    if len(world.machines) < _MANY:
+        return {names[0]: 1}
+    return dict.fromkeys(names[::3], 2)
+
+
+def _lacking(world: ServingWorld, least: Mapping[str, int]) -> list[str]:
+    loaded = Counter(
+        row.key.model
+        for row in world.serving_claims.rows.values()
+        if row.state is ReplicaState.LOADED and world.serving_claims.runs(row)
+    )
+    return [name for name, count in least.items() if loaded[name] < count]
 
 
 async def _configured(world: ServingWorld, least: Mapping[str, int]) -> None:
     """Frontends that are just starting take no requests: they are asked until it is so."""
     models = world.serving_claims.models
-    deadline = anyio.current_time() + SETTLED_WITHIN_S
+    deadline = anyio.current_time() + SETTLED_WITHIN_S * world.size.rests.times
 
     def lacking() -> list[str]:
         return [
@@ -85,7 +101,7 @@ def _ask(world: ServingWorld, model: str) -> None:
 
 
 async def _tidied(world: ServingWorld) -> None:
-    deadline = anyio.current_time() + SETTLED_WITHIN_S
+    deadline = anyio.current_time() + SETTLED_WITHIN_S * world.size.rests.times
     while left := unsettled(world):
         if anyio.current_time() >= deadline:
             world.violated("everything_settles", *left)

@@ -12,7 +12,7 @@ from remuda.scheduler.model import ReplicaState
 from remuda.scheduler.scheduling import SchedulingTerms, effective
 from tests.sim.ops.claims import Claims
 from tests.sim.ops.workers import InHand, SimulatedWorker
-from tests.sim.serving.facts import Fact, Wanted
+from tests.sim.serving.facts import ADMIN, Fact, Wanted
 from tests.sim.serving.routing import Routing
 from tests.sim.serving.workers import Process, ServingWorker
 from tests.sim.serving.world import ServingWorld
@@ -58,10 +58,7 @@ class ServingClaims(Claims):
             self._look_at_row(old, new)
         self._check_one_on_its_way()
         self._check_groups()
-        for worker in self._serving.workers_there:
-            for in_vram, whole in ((False, worker.memory.ram_bytes), (True, worker.memory.vram_bytes)):
-                if self._taken(worker, in_vram=in_vram) > whole:
-                    self._world.violated("rows_have_room", worker, in_vram, *self.rows.values())
+        self._check_room()
 
     def _note_models(self) -> None:
         texts, declared = self._world.tables.models(), self._world.tables.terms()
@@ -74,7 +71,13 @@ class ServingClaims(Claims):
             fact.becomes(
                 None
                 if config is None
-                else Wanted(config.revision, config.selector, config.min_replicas, config.pinned)
+                else Wanted(
+                    config.revision,
+                    config.selector,
+                    config.min_replicas,
+                    config.pinned,
+                    0 if config.everywhere else config.max_replicas,
+                )
             )
             if config is not None and config.scaled:
                 self._scaled.add(name)
@@ -86,6 +89,7 @@ class ServingClaims(Claims):
         self._world.trace.event("replica", place.key, place.node, ">".join(states), place.instance, place.why)
         if new is not None and (old is None or old.op != new.op):
             self._check_place(new)
+            self._check_most(new)
         if new is not None and new.why == _IDLE and (old is None or old.state is not new.state):
             self._check_idle(new)
         if new is not None and old is not None and (old.state, new.state) == _LEAVES:
@@ -102,8 +106,42 @@ class ServingClaims(Claims):
             self._world.violated("nodes_that_take_no_work_get_no_load", row, terms)
         if not any(one.suit(model.selector) for one in terms for model in wanted):
             self._world.violated("loads_go_where_labels_suit", row, terms, wanted)
-        if row.in_vram and self._taken(worker, in_vram=True) > max(one.vram_bytes for one in terms):
+        if row.in_vram and self._taken()[row.node, True] > max(one.vram_bytes for one in terms):
             self._world.violated("budgets_are_kept", worker, terms, *self.rows.values())
+
+    def _check_most(self, new: ReplicaRow) -> None:
+        """One more is begun only where fewer serve, or are about to, than its model may have; else a person
+        asked for that one."""
+        wanted = self.models[new.key.model].lately(_PLACED_S)
+        if any(one is None or not one.most or one.revision != new.revision for one in wanted):
+            return
+        most = max(one.most for one in wanted if one is not None)
+        same = [
+            row
+            for row in self.rows.values()
+            if (row.key.model, row.revision) == (new.key.model, new.revision)
+        ]
+        others = [row for row in same if row.key != new.key and self._surely_counts(row, wanted)]
+        if len(others) >= most and self._world.tables.asked_by(new.op) != ADMIN:
+            self._world.violated("the_most_is_kept", new, most, *others)
+
+    def _surely_counts(self, row: ReplicaRow, wanted: Iterable[Wanted | None]) -> bool:
+        """Nobody could take it for gone, nor for one that requests may not be sent to."""
+        worker = self._worker(row)
+        if (
+            worker is None
+            or worker.life is None
+            or worker.isolated
+            or not all(worker.heard.lately(_PLACED_S))
+        ):
+            return False
+        suits = all(
+            one.takes_work and wish is not None and one.suit(wish.selector)
+            for one in worker.terms.lately(_PLACED_S)
+            for wish in wanted
+        )
+        alive = row.boot in (None, worker.life.boot)
+        return suits and alive and (row.state in _ON_ITS_WAY or self.runs(row))
 
     def _check_least(self, old: ReplicaRow, new: ReplicaRow) -> None:
         """What goes for others, for want of use or as one too many leaves its model its least."""
@@ -129,10 +167,11 @@ class ServingClaims(Claims):
 
     def _check_idle(self, unload: UnloadRow | ReplicaRow) -> None:
         """When it is asked for, and again when nobody is sent there any more."""
-        kept_s = self._serving.keep_alive.total_seconds()
+        kept_s, times = self._serving.keep_alive.total_seconds(), self._serving.size.rests.times
+        noted_s, missed_s = _USE_NOTED_S * times, _USE_MISSED_S * times
         for host, used_s in self.requests.used[unload.key]:
             idle_s = elapsed_s() - used_s
-            if _USE_NOTED_S <= idle_s < kept_s - _USE_MISSED_S and host.notes_use_since(used_s):
+            if noted_s <= idle_s < kept_s - missed_s and host.notes_use_since(used_s):
                 self._world.violated("what_is_used_is_kept", unload, f"{idle_s:.1f} s ago through {host.id}")
 
     def _check_one_on_its_way(self) -> None:
@@ -152,12 +191,20 @@ class ServingClaims(Claims):
             if len(models) > 1:
                 self._world.violated("groups_are_kept_apart", node, models, *self.rows.values())
 
-    def _taken(self, worker: ServingWorker, *, in_vram: bool) -> int:
-        """By what is there and by what is to come. Rows of what is gone take nothing."""
-        rows = (row for row in self.rows.values() if row.node == worker.node and row.in_vram is in_vram)
-        return sum(
-            self._serving.true_bytes(row) for row in rows if row.state in _ON_ITS_WAY or self.runs(row)
-        )
+    def _check_room(self) -> None:
+        for (node, in_vram), taken in self._taken().items():
+            worker = self._serving.workers_by_node[node]
+            if taken > (worker.memory.vram_bytes if in_vram else worker.memory.ram_bytes):
+                self._world.violated("rows_have_room", worker, in_vram, *self.rows.values())
+
+    def _taken(self) -> Counter[tuple[NodeId, bool]]:
+        """By what is there and by what is to come, in the RAM and the VRAM of each node. Rows of what is gone
+        take nothing."""
+        taken: Counter[tuple[NodeId, bool]] = Counter()
+        for row in self.rows.values():
+            if row.node in self._serving.workers_by_node and (row.state in _ON_ITS_WAY or self.runs(row)):
+                taken[row.node, row.in_vram] += self._serving.true_bytes(row)
+        return taken
 
     def runs(self, row: ReplicaRow) -> bool:
         worker = self._worker(row)
@@ -167,7 +214,7 @@ class ServingClaims(Claims):
         return row.instance == process.instance if row.instance else bool(process.model)
 
     def _worker(self, row: ReplicaRow) -> ServingWorker | None:
-        return next((one for one in self._serving.workers_there if one.node == row.node), None)
+        return self._serving.workers_by_node.get(row.node)
 
     @property
     def declared(self) -> Collection[str]:

@@ -102,6 +102,7 @@ class SimulatedUpstream:
         requests, model, answered = self._world.serving_claims.requests, call.model.id, False
         self._host.serving += 1
         try:
+            requests.turns.seated(call.request_id)
             requests.sent(self._host, self._address, model)
             await self._answer(model, sink)
             answered = True

@@ -8,11 +8,12 @@ from typing import Generic, TypeVar
 from tests.support.clocks import elapsed_s
 
 T = TypeVar("T")
+ADMIN = "ada"
 
 
 class Fact(Generic[T]):
-    def __init__(self, first: T) -> None:
-        self._since: list[tuple[float, T]] = [(-math.inf, first)]
+    def __init__(self, value: T) -> None:
+        self._since: list[tuple[float, T]] = [(-math.inf, value)]
 
     @property
     def now(self) -> T:
@@ -54,3 +55,4 @@ class Wanted:
     selector: Mapping[str, str]
     least: int = 0  # Replicas that are always to be loaded.
     pinned: bool = False
+    most: int = 0  # Replicas that it may have; 0: any number.

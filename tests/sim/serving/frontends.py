@@ -23,14 +23,15 @@ from remuda.ops.selection import nodes_to_ask
 from remuda.router.cold_path import ColdPath
 from remuda.router.confirmation import Confirming
 from remuda.router.dispatch import RequestDispatcher, RoutingRecord, WaitLimits
+from remuda.router.fairness import SeatClaim
 from remuda.router.live_table import TableKeeper, Tables, TableSources
 from remuda.router.loading import LoadStatus
 from remuda.router.suspects import Suspects
 from remuda.router.usage import LastUsedWriter, PeerLoads, RequestLedger
 from remuda.scheduler.catalogue import ModelCatalogue
+from remuda.scheduler.claimed_names import ClaimedNames
 from remuda.scheduler.demand import Demand
 from remuda.scheduler.inspection import Inspector
-from remuda.scheduler.load_ops import UnloadRequests
 from remuda.scheduler.loader import Loader, LoaderDeps, LoadLimits, ReplicaWork
 from remuda.scheduler.memory_keeper import MemoryKeeper
 from remuda.scheduler.model import Replica, Replicas
@@ -39,7 +40,7 @@ from remuda.scheduler.replica_keeper import KeeperDeps, ReplicaKeeper
 from remuda.scheduler.replica_placer import PlacementInputs, ReplicaPlacer
 from remuda.scheduler.scheduling import SchedulingTerms
 from remuda.scheduler.service import Models
-from remuda.scheduler.unloader import Unloader
+from remuda.scheduler.unloader import Unloader, UnloadRequests
 from remuda.scheduler.upkeep import DriftRepair, Upkeep, UpkeepPolicy
 from remuda.scheduler.worker_calls import BusWorker
 from remuda.store.measurements import SqlMemoryStore
@@ -49,6 +50,7 @@ from remuda.store.scheduling import SqlSchedulingStore
 from tests.sim.ops.bus import LinesOfFrontend, SimulatedBus
 from tests.sim.ops.frontends import FrontendHost
 from tests.sim.serving.engines import SimulatedEngine, SimulatedUpstreams, SimulatedWorkerHttp
+from tests.sim.serving.facts import ADMIN
 from tests.sim.serving.world import ServingWorld
 from tests.support.answer_sinks import RelayedClient
 from tests.support.clocks import elapsed_s
@@ -57,11 +59,7 @@ from tests.support.nodes import TOKENS
 _LIMITS = LoadLimits(install=timedelta(seconds=120), load=timedelta(seconds=120))
 _DRAIN = timedelta(seconds=60)
 _WAITS = WaitLimits(load_s=60.0, seat_s=30.0)
-_TABLE_EVERY_S = 10.0
-_TELL_EVERY_S = 4.0
-_STALE_S = 2 * _TABLE_EVERY_S
 _REQUESTS_MOST = 64
-_ADMIN = "ada"
 _STILL_ALIVE_S = 15.0  # So long others take a frontend that died for alive.
 
 
@@ -103,32 +101,35 @@ class ServingFrontend(FrontendHost):
 
     # What people do.
 
-    def ask(self, model: str, patience_s: float) -> None:
+    def ask(self, model: str, patience_s: float, key: str = "") -> None:
         if self._tasks is not None and self._parts is not None:
-            self._tasks.start_soon(self._serve_request, self._parts, model, patience_s)
+            self._tasks.start_soon(self._serve_request, self._parts, model, patience_s, key)
 
-    async def _serve_request(self, parts: "Parts", model: str, patience_s: float) -> None:
+    async def _serve_request(self, parts: "Parts", model: str, patience_s: float, key: str) -> None:
         entry = parts.tables.now.models.get(model)
         if entry is None:
             return
         request = ChatRequest(model=model, messages=[RequestMessage("user", "hello")])
-        call = InferenceCall(RequestKind.CHAT, request, b"{}", entry.config, "r", 0)
         self._asked += 1
-        number = self._asked
+        number, requests = self._asked, self._world.serving_claims.requests
+        call = InferenceCall(RequestKind.CHAT, request, b"{}", entry.config, f"{self.id}/{number}", 0)
+        requests.turns.waiting(self, call.request_id, key, model)
         self.open_requests[number] = (model, elapsed_s())
         try:
             with anyio.move_on_after(patience_s):
-                await parts.dispatcher.answer(call, RelayedClient(), RoutingRecord(), _meanwhile)
+                record = RoutingRecord(claim=SeatClaim(key))
+                await parts.dispatcher.answer(call, RelayedClient(), record, _meanwhile)
         except RemudaError as error:
-            self._world.serving_claims.requests.refused(self, model, error)
+            requests.refused(self, model, error)
         finally:
+            requests.turns.waits_no_more(call.request_id)
             del self.open_requests[number]
 
     def configure(self, text: str) -> None:
         self.do(lambda parts: self._change_models(parts.models().add(text)))
 
     def remove_model(self, model: str) -> None:
-        self.do(lambda parts: self._change_models(parts.models().remove(model, _ADMIN)))
+        self.do(lambda parts: self._change_models(parts.models().remove(model, ADMIN)))
 
     async def _change_models(self, change: Awaitable[object]) -> None:
         begun_s = elapsed_s()
@@ -141,7 +142,7 @@ class ServingFrontend(FrontendHost):
         self.do(lambda parts: self._change_models(parts.declare(model, terms)))
 
     def load(self, model: str) -> None:
-        self.do(lambda parts: parts.models().load(model, _ADMIN))
+        self.do(lambda parts: parts.models().load(model, ADMIN))
 
     def unload(self, model: str) -> None:
         self.do(lambda parts: self._unload(parts, model))
@@ -149,7 +150,7 @@ class ServingFrontend(FrontendHost):
     async def _unload(self, parts: "Parts", model: str) -> None:
         claims = self._world.serving_claims
         meant = claims.of_model(model)
-        await parts.models().unload(model, _ADMIN)
+        await parts.models().unload(model, ADMIN)
         claims.was_unloaded(meant & claims.of_model(model))
 
     def hear_of_nodes(self) -> None:
@@ -252,6 +253,7 @@ class Parts:
             self._unloads,
             self._host.standings,
             table=self.keeper,
+            claims=ClaimedNames(self._operations, self.signal, self._catalogue.models_path, _no_file),
         )
 
     async def declare(self, model: str, terms: SchedulingTerms | None) -> None:
@@ -270,7 +272,7 @@ class Parts:
             self._lines,
             self._host.id,
             self._host.clock,
-            every_s=_TABLE_EVERY_S,
+            every_s=self._world.size.rests.table_s,
         )
 
     def _make_peers(self) -> PeerLoads:
@@ -281,7 +283,7 @@ class Parts:
             self._lines,
             self._host.clock,
             listening=self._host.listening,
-            every_s=_TELL_EVERY_S,
+            every_s=self._world.size.rests.tell_s,
         )
 
     def _make_last_used(self) -> LastUsedWriter:
@@ -392,7 +394,8 @@ class Parts:
             self._engine,
             self._host.clock,
             read_s=lambda: self.keeper.read_s,
-            stale_s=_STALE_S,
+            every_s=self._world.size.rests.confirm_s,
+            stale_s=2 * self._world.size.rests.table_s,
         )
 
     def _make_upkeep(self) -> Upkeep:
@@ -447,6 +450,11 @@ class Parts:
 
 async def _meanwhile(status: LoadStatus) -> None:
     return None
+
+
+async def _no_file(path: Path) -> str:
+    """None is installed in simulation."""
+    return ""
 
 
 async def _never(node: NodeId) -> bool:

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from remuda.core.ids import BootId, NodeId
+from remuda.fleet.health import Reachability
 from remuda.fleet.model import Label, LabelSource
 from remuda.wire.nodes import Report
 from tests.sim.ops.roster import Roster
@@ -12,7 +13,6 @@ from tests.sim.ops.workers import SimulatedWorker
 from tests.sim.serving.workers import ServingWorker
 from tests.sim.serving.world import ServingWorld
 from tests.support.clocks import elapsed_s
-from tests.support.reports import stored
 
 
 class ServingRoster(Roster):
@@ -44,7 +44,13 @@ class ServingRoster(Roster):
         self._note_figures(worker)
         if worker.reports and entry.node.boot_id == worker.life.boot:
             worker.life.reports += 1
-            entry.node = replace(entry.node, report=stored(worker.report()))
+            entry.node = replace(entry.node, report=worker.stored_report())
+
+    def _note_lost(self) -> None:
+        super()._note_lost()
+        for worker in self._serving.workers_there:
+            entry = self._entries.get(worker.node)
+            worker.heard.becomes(entry is not None and self._reachability(entry) is Reachability.UP)
 
     def _note_figures(self, worker: SimulatedWorker) -> None:
         entry = self._entries.get(worker.node)

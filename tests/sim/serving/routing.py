@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from remuda.core.errors import RemudaError
 from remuda.core.ids import ReplicaKey
 from tests.sim.serving.facts import Fact, Wanted
+from tests.sim.serving.turns import Turns
 from tests.sim.serving.world import ServingWorld
 from tests.support.clocks import elapsed_s
 
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
     from tests.sim.serving.frontends import ServingFrontend
     from tests.sim.serving.workers import Process, ServingWorker
 
-_TABLE_S = 15.0  # After which every frontend that reads the store knows what has changed.
 _ENDS_WITHIN_S = 220.0  # Twice: a load, a seat, an answer, and a doubt about who gave it.
 
 
@@ -24,7 +24,10 @@ class Routing:
 
     def __init__(self, world: ServingWorld, models: Mapping[str, Fact[Wanted | None]]) -> None:
         self._world = world
+        self._known_s = world.size.rests.known_s
+        self._ends_within_s = _ENDS_WITHIN_S * world.size.rests.times
         self._models = models
+        self.turns = Turns(world)
         self.answers: Counter[str] = Counter()
         self.used: dict[ReplicaKey, list[tuple[ServingFrontend, float]]] = defaultdict(list)
         self._ready: dict[tuple[str, str], str] = {}  # Where a model was last ready, in which life.
@@ -34,7 +37,7 @@ class Routing:
             if host.up and sum(host.held.values()) != host.serving:
                 self._world.violated("counts_are_requests", host.id, host.held, host.serving)
             for model, since_s in host.open_requests.values():
-                if elapsed_s() - since_s > _ENDS_WITHIN_S:
+                if elapsed_s() - since_s > self._ends_within_s:
                     self._world.violated("every_request_ends", host.id, model, f"since {since_s:.1f}")
 
     def refused(self, host: "ServingFrontend", model: str, error: RemudaError) -> None:
@@ -53,7 +56,7 @@ class Routing:
             self._world.violated("only_who_was_ready_is_asked", host.id, address, model)
             return
         self._note_use(host, address)
-        if host.blind_within(_TABLE_S):
+        if host.blind_within(self._known_s):
             return
         worker = self._world.machine_of(address)
         self._check_life(host, worker, address, boot)
@@ -76,21 +79,21 @@ class Routing:
         known_s = None if life is None else self._world.begun_at_s.get(life.boot)
         if life is None or life.boot == boot or known_s is None:
             return
-        if elapsed_s() - known_s > _TABLE_S:
+        if elapsed_s() - known_s > self._known_s:
             self._world.violated("no_former_life_is_asked", host.id, address, boot, life.boot)
 
     def _check_terms(
         self, host: "ServingFrontend", worker: "ServingWorker", address: str, model: str
     ) -> None:
-        terms = worker.terms.lately(min(_TABLE_S, elapsed_s() - host.fleet_known_s))
+        terms = worker.terms.lately(min(self._known_s, elapsed_s() - host.fleet_known_s))
         if not any(one.takes_work for one in terms):
             self._world.violated("nodes_that_take_no_work_are_not_asked", host.id, address, terms)
-        wanted = [one for one in self._models[model].lately(_TABLE_S) if one is not None]
+        wanted = [one for one in self._models[model].lately(self._known_s) if one is not None]
         if wanted and not any(one.suit(model.selector) for one in terms for model in wanted):
             self._world.violated("only_where_labels_suit_is_asked", host.id, address, terms, wanted)
 
     def _check_configuration(self, host: "ServingFrontend", address: str, model: str) -> None:
-        lately = self._models[model].lately(min(_TABLE_S, elapsed_s() - host.models_known_s))
+        lately = self._models[model].lately(min(self._known_s, elapsed_s() - host.models_known_s))
         revisions = {one.revision for one in lately if one is not None}
         process = self._world.at(address)
         if not revisions:

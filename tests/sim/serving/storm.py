@@ -10,9 +10,12 @@ from tests.sim.serving.configs import ZONE, model_text
 from tests.sim.serving.frontends import ServingFrontend
 from tests.sim.serving.workers import ServingWorker
 from tests.sim.serving.world import ServingWorld
+from tests.support.clocks import elapsed_s
 from tests.support.op_tables import node_id
 
+_DAY_S = 86400.0
 SLOW_MOST_S = 3.0  # One way.
+FLOOD = 30  # Requests at once.
 DECLARED = (
     None,
     None,
@@ -33,7 +36,11 @@ class Storm(Trouble):
 
     def kinds(self) -> Mapping[Deed, float]:
         size = self._serving.size
-        more = {self._declare: 1.0 if size.scaled else 0.0, self._slow_link: 1.0 if size.links else 0.0}
+        more = {
+            self._declare: 1.0 if size.scaled else 0.0,
+            self._slow_link: 1.0 if size.links else 0.0,
+            self._flood: 1.0 if size.floods else 0.0,
+        }
         return {
             **{deed: weight for deed, weight in more.items() if weight},
             self._ask: 14.0,
@@ -59,6 +66,13 @@ class Storm(Trouble):
     async def run(self) -> None:
         await self.rage(self._dice.whole(20, 28), self._serving.size.storm_s)
 
+    def gap_s(self) -> float:
+        """By day more happens than at night, and most in the afternoon."""
+        gap_s = super().gap_s()
+        if not self._serving.size.diurnal:
+            return gap_s
+        return gap_s / (1.0 + 0.8 * math.sin(math.tau * elapsed_s() / _DAY_S))
+
     # What clients and admins want.
 
     def _host(self) -> ServingFrontend | None:
@@ -77,6 +91,15 @@ class Storm(Trouble):
         for _ in range(6):
             if host := self._host():
                 host.ask(model, 90.0)
+
+    def _flood(self) -> None:
+        """One key asks for very much, and another then for a little."""
+        model = self._model()
+        if host := self._host():
+            self._world.trace.fault("flood", host.id, model)
+            for _ in range(FLOOD):
+                host.ask(model, 90.0, key="many")
+            host.ask(model, 90.0, key="one")
 
     def _change_model(self) -> None:
         """What it is loaded with, or only where it may be."""

@@ -13,25 +13,27 @@ from remuda.core.errors import NoCapacity
 from remuda.core.ids import ReplicaKey
 from remuda.fleet.health import Reachability, Standing
 from remuda.fleet.verdicts import ObservedNode
+from remuda.models.config import ModelConfig
 from remuda.models.memory import MemoryUse
 from remuda.ops.model import Step
 from remuda.router import table
+from remuda.router.fairness import ANYONE, FairLine, LinePlace, SeatClaim
 from remuda.router.table import Table
-from remuda.scheduler import placement
+from remuda.scheduler import placement, replica_goals
 from remuda.scheduler.catalogue import Catalogued, ModelCatalogue
 from remuda.scheduler.loader import _Load
 from remuda.scheduler.measured_memory import MemoryBook, MemoryKey
 from remuda.scheduler.model import Need, NodeOffer, Replica, Replicas, ReplicaState, StoredModel
-from remuda.scheduler.replica_goals import Goals
+from remuda.scheduler.replica_goals import AddReplica, Goals
 from remuda.scheduler.worker_calls import AnswerMemory, AnswerVerdict, Lists
 from remuda.store import ops_attempts
 from remuda.store.ops_attempts import RequestHolder
-from tests.sim.serving.simulation import run_hour, run_seed
+from tests.sim.serving.simulation import run_dense, run_seed
 from tests.sim.simulation import Outcome
 
-SEEDS_MOST = 20
+SEEDS_MOST = 30  # Each begins with a seed that notices, and many others do, too.
 _routable, _build, _offered = table._routable, table.build, placement._out_of_the_question
-_measured = MemoryBook.of
+_measured, _join, _for_load = MemoryBook.of, FairLine.join, replica_goals._for_load
 _refresh, _read, _commit = ModelCatalogue.refresh, ModelCatalogue._read, ops_attempts.commit
 
 
@@ -73,6 +75,14 @@ def placed_anywhere(need: Need, offer: NodeOffer) -> object:
 def half_of_it(book: MemoryBook, key: MemoryKey) -> MemoryUse | None:
     use = _measured(book, key)
     return None if use is None else MemoryUse(use.vram_bytes // 2, use.ram_bytes // 2)
+
+
+def in_order(line: FairLine[Any], item: Any, claim: SeatClaim, *, takes_any: bool = True) -> LinePlace[Any]:
+    return _join(line, item, ANYONE, takes_any=takes_any)
+
+
+def without_most(name: str, config: ModelConfig, *around: Any) -> list[AddReplica]:
+    return _for_load(name, config.model_copy(update={"max_replicas": 0}), *around)
 
 
 def unfit_only_if_away(standing: Standing) -> str:
@@ -129,7 +139,8 @@ BREAKS = {
     "what LocalAI's workers run unknown is left running": Break(
         {"remuda.scheduler.drift._unknown_of_asked": lambda *_: ()},
         "everything_settles",
-        first_seed=84,
+        first_seed=2,
+        live=run_dense,
     ),
     "rows outlive their processes": Break(
         {
@@ -155,12 +166,16 @@ BREAKS = {
         first_seed=1,
     ),
     "a peer that has lost an install is waited for": Break(
-        {"remuda.scheduler.worker_calls.by_lists": wait_on}, "every_model_is_served", first_seed=450
+        {"remuda.scheduler.worker_calls.by_lists": wait_on},
+        "every_model_is_served",
+        first_seed=8,
+        live=run_dense,
     ),
     "drained nodes are routed to": Break(
         {"remuda.router.table._routable": routed_though_drained},
         "nodes_that_take_no_work_are_not_asked",
-        first_seed=31,
+        first_seed=12,
+        live=run_dense,
     ),
     "labels of replicas are not looked at again": Break(
         {"remuda.router.table.labels_match": lambda *_: True},
@@ -215,7 +230,7 @@ BREAKS = {
         "one_loads_at_a_time",
     ),
     "use is not noted": Break(
-        {"remuda.store.replicas.SqlReplicaStore.touch": at_once}, "what_is_used_is_kept", first_seed=8
+        {"remuda.store.replicas.SqlReplicaStore.touch": at_once}, "what_is_used_is_kept", first_seed=17
     ),
     "nothing restores a minimum": Break(
         {"remuda.scheduler.replica_keeper.goals": lambda *_: Goals((), (), {})}, "the_least_is_restored"
@@ -223,22 +238,34 @@ BREAKS = {
     "minimums and pins are evicted": Break(
         {"remuda.scheduler.offers.staying": lambda *_: frozenset()},
         "the_least_stays",
-        first_seed=27,
+        live=run_dense,
     ),
     "models that share a group are placed together": Break(
-        {"remuda.scheduler.facts.excludes": lambda *_: False}, "groups_are_kept_apart", live=run_hour
+        {"remuda.scheduler.facts.excludes": lambda *_: False},
+        "groups_are_kept_apart",
+        first_seed=3,
+        live=run_dense,
     ),
     "what admins declare is not read": Break(
         {"remuda.scheduler.catalogue.effective": lambda config, terms: config},
         "the_least_stays",
-        first_seed=1,
-        live=run_hour,
+        first_seed=2,
+        live=run_dense,
     ),
     "replicas are taken to need half of what was measured": Break(
         {"remuda.scheduler.measured_memory.MemoryBook.of": half_of_it},
         "budgets_are_kept",
-        first_seed=1,
-        live=run_hour,
+        first_seed=9,
+        live=run_dense,
+    ),
+    "more replicas are added than a model may have": Break(
+        {"remuda.scheduler.replica_goals._for_load": without_most},
+        "the_most_is_kept",
+        first_seed=21,
+        live=run_dense,
+    ),
+    "whoever asks for much first is served first": Break(
+        {"remuda.router.fairness.FairLine.join": in_order}, "keys_take_turns", first_seed=1, live=run_dense
     ),
     "what is idle stays": Break(
         {"remuda.scheduler.upkeep_rules.unloads_at": lambda *_: None}, "everything_settles", first_seed=1

@@ -7,16 +7,17 @@ import anyio
 from anyio.lowlevel import checkpoint
 
 from remuda.core.ids import NodeId, ReplicaKey
-from remuda.fleet.model import Resources
+from remuda.fleet.model import Resources, StoredReport
 from remuda.wire.backends import BackendInstall, BackendInstallReply, BackendStop
 from remuda.wire.codec import Message, decode
 from remuda.wire.models import ModelsRunningReply, ModelStop, ModelStopReply, RunningModel
-from remuda.wire.nodes import InstalledArtifact, ModelFile, Report, RunningReplica, Work
+from remuda.wire.nodes import InstalledArtifact, Report, RunningReplica, Work
 from tests.sim.ops.bus import SimulatedBus
 from tests.sim.ops.kinds_of_workers import OurWorker
 from tests.sim.ops.workers import Handle, Held, Life
 from tests.sim.serving.facts import Fact, Terms
 from tests.sim.serving.world import ServingWorld
+from tests.support.reports import stored
 
 _FIRST_PORT = 50100
 BACKEND = "llama-cpp"
@@ -57,9 +58,11 @@ class ServingWorker(OurWorker):
         self.memory = memory
         self.own_labels = labels
         self.terms = Fact(Terms(labels=labels, vram_bytes=memory.vram_bytes))
+        self.heard = Fact(value=True)  # As far as frontends know, whatever it does.
         self.processes: dict[ReplicaKey, Process] = {}
         self.disk[BACKEND] = Held("sha256:any")
         self._started = 0
+        self._stored: tuple[Report, StoredReport] | None = None
 
     def handlers(self) -> dict[str, Handle]:
         return {
@@ -206,6 +209,14 @@ class ServingWorker(OurWorker):
             self.end(process)
         super().crash()
 
+    def stored_report(self) -> StoredReport:
+        """As the store has it. Most repeat the one before under a new number."""
+        report = self.report()
+        told = report.model_copy(update={"sequence": 0})
+        if self._stored is None or self._stored[0] != told:
+            self._stored = (told, stored(report))
+        return replace(self._stored[1], sequence=report.sequence)
+
     def report(self) -> Report:
         assert self.life is not None, "the dead tell nothing"
         return self._account(self.life)
@@ -218,9 +229,7 @@ class ServingWorker(OurWorker):
             replicas=tuple(map(_told, self.processes.values())),
             work=tuple(Work(op_id=hand.op, attempt=hand.attempt, kind=hand.kind) for hand in life.hands),
             models_path="/models",
-            model_files=tuple(
-                ModelFile(path=f"{model}.gguf", size=size) for model, size in self.serving.sizes.items()
-            ),
+            model_files=self.serving.files,
         )
 
     # What admins say of its node.

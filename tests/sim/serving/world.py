@@ -1,14 +1,13 @@
 """What everybody in a simulation of serving shares."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from remuda.ops.commander import Timeouts
-from remuda.ops.model import StepPolicy
-from remuda.ops.reconciler import Pace as Looks
-from tests.sim.ops.pace import Pace
+from remuda.wire.nodes import ModelFile
 from tests.sim.ops.world import Weather, World
+from tests.sim.serving.sizes import SMALL, Size
 
 if TYPE_CHECKING:
     from tests.sim.serving.claims import ServingClaims
@@ -18,22 +17,6 @@ if TYPE_CHECKING:
     from tests.support.op_tables import ReplicaRow
 
 GB = 10**9
-SERVING = Pace(
-    name="serving",
-    heartbeat_s=10.0,
-    work_most_s=20.0,
-    store_most_s=0.05,
-    late_most_s=4.0,
-    gap_most_s=10.0,
-    away_most_s=200.0,
-    look_every_s=5.0,
-    looks=Looks(timedelta(seconds=10), timedelta(seconds=60), timedelta(seconds=40)),
-    timeouts=Timeouts(),
-    policy=StepPolicy(),
-    list_every=timedelta(seconds=30),
-    write_progress_every=timedelta(seconds=10),
-    signal_gap=timedelta(seconds=1),
-)
 STORMY = Weather(
     lost=0.03,
     late=0.04,
@@ -45,47 +28,26 @@ STORMY = Weather(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Size:
-    """How many there are of everything, and how long the storm lasts at least."""
-
-    machines: tuple[int, int] = (2, 5)
-    models: tuple[int, int] = (3, 5)
-    storm_s: float = 0.0
-    groups: bool = False  # Some models are never loaded on one node together.
-    scaled: bool = False  # Admins declare how many replicas models have, and where.
-    links: bool = False  # Some machines are slow to reach.
-    lost: float = 0.0  # How likely a machine that dies never comes back.
-    measured: tuple[float, ...] = (1.0,)  # What models take, as shares of what is expected.
-
-
-SMALL: Final = Size()
-AN_HOUR: Final = Size(
-    machines=(20, 20),
-    models=(12, 20),
-    storm_s=3600.0,
-    groups=True,
-    scaled=True,
-    links=True,
-    lost=0.05,
-    measured=(0.6, 0.8, 1.0, 1.0),
-)
-
-
 @dataclass(slots=True)
 class ServingWorld(World):
     size: Size = SMALL
     keep_alive: timedelta = timedelta(minutes=30)
     shared: bool = False  # All nodes have one folder of models.
     sizes: dict[str, int] = field(default_factory=dict)  # Of the files of models, on every node.
+    files: tuple[ModelFile, ...] = ()  # Of all of them, as workers tell.
     begun_at_s: dict[str, float] = field(default_factory=dict)  # Lives of workers, since they are known.
     machines: "list[ServingWorker]" = field(default_factory=list)  # All of them, whether nodes or not.
+    machines_by_name: "dict[str, ServingWorker]" = field(default_factory=dict)
     shares: dict[str, float] = field(default_factory=dict)  # Of models, that they take of what is expected.
     taken: dict[tuple[str, str, bool], int] = field(default_factory=dict)  # By what was once loaded, truly.
 
     @property
     def workers_there(self) -> "list[ServingWorker]":
         return [machine for machine in self.machines if machine.member]
+
+    @property
+    def workers_by_node(self) -> "Mapping[str, ServingWorker]":
+        return self.workers  # type: ignore[return-value]  # Here all of them serve.
 
     @property
     def hosts(self) -> "list[ServingFrontend]":
@@ -113,7 +75,12 @@ class ServingWorld(World):
         return self.taken.setdefault(kind, int(row.memory_bytes * share))
 
     def machine_of(self, address: str) -> "ServingWorker":
-        return next(one for one in self.machines if address.startswith(f"{one.machine}:"))
+        return self._by_machine()[address.partition(":")[0]]
+
+    def _by_machine(self) -> "dict[str, ServingWorker]":
+        if len(self.machines_by_name) != len(self.machines):
+            self.machines_by_name = {one.machine: one for one in self.machines}
+        return self.machines_by_name
 
     def at(self, address: str) -> "Process | None":
         """The process that listens there, if it can be reached."""

@@ -107,6 +107,7 @@ async def test_a_key_that_expires_stops_by_itself() -> None:
     changed = keys.changed
     assert (keys.holder(secret), keys.trouble(secret)) == (made, "")
     clock.advance(timedelta(minutes=1))
+    assert (keys.holder(secret), keys.by_id(made.id)) == (None, None), "also before the next refresh"
     await keys.refresh()
     assert (keys.holder(secret), keys.by_id(made.id)) == (None, None)
     assert (keys.trouble(secret), changed.is_set()) == ("the key 'guest' has expired", True)

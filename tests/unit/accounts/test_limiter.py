@@ -114,6 +114,16 @@ async def test_the_limit_that_is_in_the_way_for_longest_is_named(rig: Rig) -> No
         assert (await refused(limits, key, 10)).kind is LimitKind.TOKENS_PER_MONTH
 
 
+async def test_a_request_that_one_limit_refuses_takes_nothing_of_the_others(rig: Rig) -> None:
+    key = rig.key(KeyTerms(requests_per_minute=1000, tokens_per_minute=100))
+    async with rig.frontend() as limits:
+        await limits.admit(key, 10, 0)  # Beyond this one, some of the many requests are set aside.
+        assert limits.admit_at_once(key, 95, 0) is None
+        assert (await refused(limits, key, 95)).kind is LimitKind.TOKENS_PER_MINUTE
+        requests, tokens = limits.standing(key.id)
+        assert (requests.remaining, tokens.remaining) == (999, 90)
+
+
 async def test_answers_that_nobody_has_bounded_are_expected_to_be_like_those_before(rig: Rig) -> None:
     key = rig.key(KeyTerms(tokens_per_minute=10_000))
     async with rig.frontend() as limits:
@@ -134,6 +144,16 @@ async def test_two_frontends_let_in_as_many_as_one_would(rig: Rig) -> None:
             except LimitReached:
                 pass
     assert let_in == 10
+
+
+async def test_a_request_that_is_over_makes_room_on_the_other_frontend_at_once(rig: Rig) -> None:
+    """No time passes here: nothing waits for the next turn of a timer."""
+    key = rig.key(KeyTerms(concurrent_requests=1))
+    async with rig.frontend("here") as here, rig.frontend("there") as there:
+        for one, other in ((here, there), (there, here), (here, there)):
+            charge = await one.admit(key, 0, 0)
+            assert (await refused(other, key)).kind is LimitKind.CONCURRENT_REQUESTS
+            one.settle(charge, 5, 5)
 
 
 async def test_a_frontend_that_stops_gives_back_what_it_has_not_spent(rig: Rig) -> None:

@@ -52,9 +52,8 @@ class Fleet:
             share.needed += 1
             self.exchange(name)
             share.needed -= 1
-        if not share.has(1):
+        if share.take(1) is None:
             return False
-        share.spend(1)
         self.let_in[share.span.begins] = self.let_in.get(share.span.begins, 0) + 1
         self.in_flight[name] += 1
         return True
@@ -64,6 +63,8 @@ class Fleet:
             self.in_flight[name] -= 1
             if self.kind is AT_ONCE:
                 self.shares[name].settle(self.shares[name].span, 1, 0)
+                if self.shares[name].withholds:
+                    self.exchange(name)
 
     def exchange(self, name: int, meanwhile: int = 0) -> None:
         """With as many requests on their way in between the claim and its answer."""
@@ -147,6 +148,24 @@ def test_no_more_requests_are_under_way_at_once(limit: int, size: int, steps: li
     assert play(Fleet(AT_ONCE, limit, size), steps) <= limit
 
 
+@given(st.integers(1, 60), st.integers(1, 60))
+def test_seats_that_one_had_are_soon_had_by_another(limit: int, requests: int) -> None:
+    """A client may come to each of several frontends in turn, and is refused by none for what is over."""
+
+    def left_to_another(waited_s: int) -> int:
+        fleet = Fleet(AT_ONCE, limit, 2)
+        here, there = fleet.names()
+        for _ in range(sum(fleet.request(here) for _ in range(requests))):
+            fleet.ended(here)
+        if waited_s:
+            fleet.pass_time(waited_s)
+        return sum(fleet.request(there) for _ in range(limit))
+
+    if requests >= limit:
+        assert left_to_another(0) >= min(limit // 4 + 1, limit - limit // 4), "at once"
+    assert left_to_another(1) >= limit - limit // 4
+
+
 @given(st.integers(1, 500), st.integers(1, 4), STEPS)
 def test_what_the_others_leave_is_let_in_by_whoever_is_asked(
     limit: int, size: int, steps: list[Step]
@@ -191,23 +210,43 @@ def test_a_new_minute_is_spent_on_credit_until_the_store_has_answered() -> None:
     assert [fleet.request(1, waits=False) for _ in range(11)] == [True] * 10 + [False]
 
 
+def _with_all(limit: int) -> LimitShare:
+    """The only frontend's share, of tokens."""
+    share = LimitShare("key", LimitKind.TOKENS_PER_MINUTE, limit, START)
+    share.leased(Lease("key", share.kind, share.span, limit, 0, 1), START)
+    return share
+
+
 def test_a_request_that_takes_more_than_the_limit_goes_alone() -> None:
-    share = LimitShare("key", LimitKind.TOKENS_PER_MINUTE, 100, START)
+    share = _with_all(100)
     assert share.cost(5000) == 100
+    assert share.take(5000) == 100
+    assert share.take(1) is None
+
+
+def test_what_is_not_enough_is_not_taken_and_what_is_given_back_is_there_again() -> None:
+    share = _with_all(100)
+    assert share.take(60) == 60
+    assert share.take(60) is None
+    assert share.spent == 60
+    share.give_back(60)
+    assert share.take(100) == 100
 
 
 @pytest.mark.parametrize(("took", "spent"), [(40, 40), (100, 100), (130, 130)])
 def test_a_request_costs_what_it_took(took: int, spent: int) -> None:
-    share = LimitShare("key", LimitKind.TOKENS_PER_MINUTE, 1000, START)
-    set_aside = share.spend(100)
+    share = _with_all(1000)
+    set_aside = share.take(100)
+    assert set_aside == 100
     share.settle(share.span, set_aside, took)
     assert share.spent == spent
 
 
 @pytest.mark.parametrize(("took", "spent"), [(40, 0), (130, 30)])
 def test_what_a_request_of_an_earlier_minute_took_too_much_is_owed_in_this_one(took: int, spent: int) -> None:
-    share = LimitShare("key", LimitKind.TOKENS_PER_MINUTE, 1000, START)
-    before, set_aside = share.span, share.spend(100)
+    share = _with_all(1000)
+    before, set_aside = share.span, share.take(100)
+    assert set_aside == 100
     share.at(START + timedelta(minutes=1))
     share.settle(before, set_aside, took)
     assert share.spent == spent

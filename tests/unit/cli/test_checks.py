@@ -94,6 +94,19 @@ def test_a_folder_that_does_not_exist_yet_is_well(environ: dict[str, str]) -> No
     assert not Path(environ["REMUDA_DATA_DIR"]).exists()
 
 
+def test_what_was_downloaded_for_models_that_are_not_installed_is_counted(environ: dict[str, str]) -> None:
+    begun = Path(environ["REMUDA_DATA_DIR"]) / "model-store/partial/begun"
+    begun.parent.mkdir(parents=True)
+    begun.write_bytes(b"-" * (3 << 20))
+    found = {finding.check: finding for finding in checks.check_folder(patient(environ))}
+
+    assert found["downloads"].level is Level.OK
+    assert found["downloads"].message == (
+        "3.0 MiB were downloaded for models that are not installed; without another try they are removed "
+        "after 3 days"
+    )
+
+
 def test_a_file_in_the_place_of_the_folder_is_a_problem(environ: dict[str, str]) -> None:
     Path(environ["REMUDA_DATA_DIR"]).write_text("")
 

@@ -1,22 +1,25 @@
 """What doctor concludes, in words, and how the whole is shown."""
 
+import hashlib
 from dataclasses import replace
 from datetime import timedelta
 from io import StringIO
+from typing import Any
 
 import pytest
 from rich.console import Console
 
 from remuda.cli import findings
 from remuda.cli.findings import Finding, Holder, Level, page, verdict
-from remuda.gateway.attention import shown_status
+from remuda.cli.ops_state import title
+from remuda.gateway.attention import FRONTENDS, load_again, shown_status
 from remuda.wire.admin import Unready, UnreadyPart
 from remuda.wire.console import AttentionItem, AttentionLevel
 from remuda.wire.nodes import NodeFacts, NodeView
-from remuda.wire.operations import ProblemView
+from remuda.wire.operations import OpView, ProblemView
 from remuda.wire.serving import UnusableModel
 from remuda.worker.hardware.model import Gpu, Hardware
-from tests.unit.cli.ops_views import a_step, an_op
+from tests.unit.cli.ops_views import NOON, a_step, an_op
 
 HARDWARE = Hardware("amd64", "linux", "", 8, 1, 1, 1, 1, (), "", "default", ())
 GPU = Gpu("nvidia", "H200", 140 << 30, None)
@@ -44,15 +47,37 @@ def test_object_storage_that_cannot_be_used_is_a_warning() -> None:
     assert "access denied: bucket fleet" in found.message
 
 
+def failed_install(model: str, error: str, hours_ago: float = 1, **more: Any) -> OpView:
+    ended = NOON - timedelta(hours=hours_ago)
+    name = hashlib.sha256(f"{model}{hours_ago}".encode()).hexdigest()
+    facts = {"kind": "install_model", "status": "failed", "finished_at": ended, **more}
+    return an_op(id=f"{name[:8]}-0", model=model, error=error, **facts)
+
+
 def test_a_failed_install_is_named_until_it_is_dismissed() -> None:
-    failed = an_op(
-        kind="install_model", model="qwen", error="the hub has no such repository", status="failed"
-    )
-    (found,) = findings.failed_installs([failed, failed.model_copy(update={"dismissed": True})])
+    failed = failed_install("qwen", "the hub has no such repository")
+    put_away = failed_install("other", "the disk is full", dismissed=True)
+    (found,) = findings.failed_installs([failed, put_away], (), NOON)
     assert (found.check, found.level) == ("models", Level.WARNING)
     assert found.message == "qwen could not be installed: the hub has no such repository"
     assert found.remedy.count(failed.id[:8]) == 2
     assert "remuda ops dismiss" in found.remedy
+
+
+def test_failed_installs_are_told_once_for_each_cause() -> None:
+    away = "127.0.0.1:{} cannot be reached (unreachable since 0{}:00 UTC)"
+    ops = [
+        failed_install("a", away.format(1, 9)),
+        failed_install("a", "an older reason", 2),
+        failed_install("b", away.format(2, 8), 3),
+        failed_install("there", "it came by another way since"),
+        failed_install("old", "days ago", 25),
+        failed_install("full", "the disk is full", 4),
+    ]
+    shared, full = findings.failed_installs(ops, {"there"}, NOON)
+    assert shared.message == f"a, b could not be installed: {away.format(1, 9)}"
+    assert shared.remedy.endswith(f"remuda ops dismiss {ops[0].id[:8]} {ops[2].id[:8]} puts it away")
+    assert full.message == "full could not be installed: the disk is full"
 
 
 @pytest.mark.parametrize(
@@ -231,6 +256,29 @@ def test_operations_whose_attempts_keep_failing_are_told_with_the_reason() -> No
     assert verdict([often]) != "all is well"
 
 
+def test_an_install_that_waits_for_its_source_is_told_with_since_when_and_what_to_do() -> None:
+    told = "hub.test:443 cannot be reached (unreachable since 12:00 UTC, retried until 13:00 UTC)"
+    away = ProblemView(code="registry_failed", message=told, hint="see that it can be reached")
+    ahead = ProblemView(code="registry_failed", message="cut off (36 MiB of it came and is kept)")
+    facts = {"kind": "install_model", "model": "tiny", "status": "retrying"}
+    step = a_step("frontends", "pending", failures=0, problem=away).model_copy(update={"node_id": FRONTENDS})
+    [found] = findings.operations([an_op(step, **facts)], [])
+    assert (found.check, found.level) == ("operations", Level.WARNING)
+    assert found.message == f"{title(an_op(**facts))} waits: {told}"
+    assert found.remedy == (
+        "see that it can be reached; remuda ops retry 3f2a1b0c tries at once, "
+        "remuda ops cancel 3f2a1b0c ends it"
+    )
+    for other in (
+        an_op(step, **{**facts, "status": "paused"}),
+        an_op(step.model_copy(update={"problem": ahead}), **facts),
+        an_op(step.model_copy(update={"state": "running"}), **facts),
+    ):
+        assert findings.operations([other], []) == []
+    again = an_op(step.model_copy(update={"failures": 1}), **facts)
+    assert len(findings.operations([again], [])) == 1, "it is not told twice"
+
+
 def test_a_worker_that_does_not_answer_is_one_problem_and_nothing_is_said_of_heartbeats_to_come() -> None:
     silence = ProblemView(code="no_responders", message="its worker does not answer on the bus")
     op = an_op(a_step("attic", "pending", failures=2, problem=silence))
@@ -268,3 +316,14 @@ def test_what_needs_a_person_is_told_once_with_the_command_that_helps() -> None:
     assert (drift.level, drift.remedy) == (Level.WARNING, "remuda backends upgrade echo")
     assert (failed.check, failed.level) == ("operations", Level.WARNING)
     assert "remuda ops retry 3f2a1b0c" in failed.remedy
+
+
+def test_of_a_failed_load_another_is_advised_and_no_retry() -> None:
+    item = AttentionItem(
+        id="1", code="operation_failed", level="problem", entity="operation", entity_id="3f2a1b0c-1",
+        entity_name="my own", message="load my own failed: no answer", action=load_again("my own"),
+    )  # fmt: skip
+    (found,) = findings.attention([item], ())
+    assert found.remedy == (
+        "remuda models load 'my own' tries again; remuda ops dismiss 3f2a1b0c puts it away"
+    )

@@ -22,11 +22,11 @@ def test_plan_with_steps_that_were_not_all_measured() -> None:
         not_chosen=(NotChosenView(nodes=("a", "b"), why="it is drained"),),
     )
     assert list(plan_lines(plan)) == [
-        "qwen would be loaded on gpu-1, into 6.0 GiB of VRAM",
+        "a replica of qwen would be loaded on gpu-1, into 6.0 GiB of VRAM",
         "  1. unload phi, replica 0 (how long is not known)",
         "  2. copy 4.0 GiB from attic (about 40s at 102 MiB/s)",
         "  3. load the model, 4.0 GiB (about 4s at 1.0 GiB/s)",
-        "  ready in 44s plus the steps of which the time is not known",
+        "  ready in 44s plus the steps whose time is not known yet",
         "  speed: about 58 tokens a second, estimated from phi on that node",
         "not chosen:",
         "  a, b: it is drained",
@@ -38,8 +38,8 @@ def test_steps_that_were_done_before_say_where() -> None:
     elsewhere = PlannedStepView(action="install", what="llama-cpp", seconds=25, measured_elsewhere=True)
     lines = list(plan_lines(ModelPlan(model="qwen", node="gpu-1", steps=(there, elsewhere))))
     assert lines[1:3] == [
-        "  1. unload phi, replica 0 (about 2s, as before on this node)",
-        "  2. install the backend llama-cpp (about 25s, as on other nodes)",
+        "  1. unload phi, replica 0 (about 2s, as it took before on this node)",
+        "  2. install the backend llama-cpp (about 25s, as it took on other nodes)",
     ]
 
 
@@ -57,7 +57,8 @@ def test_model_that_no_node_can_take_now() -> None:
     plan = ModelPlan(model="qwen", waiting_helps=True, waits_for=waits, not_chosen=(reason,))
     lines = list(plan_lines(plan))
     assert lines == [
-        "qwen: no node can take it now; it could be loaded on n0 once b has answered its requests",
+        "qwen: no node can take a replica of it now; one could be loaded on n0 once b has answered its "
+        "requests",
         "why not:",
         "  n0, n1, n2, n3, n4, n5, n6, n7 and 2 more: it is busy",
     ]

@@ -1,13 +1,15 @@
-"""What a folder has to be before any of it is uploaded."""
+"""What a folder has to be before any of it is uploaded, and what goes with a file."""
 
 import shutil
 from pathlib import Path
 
 import pytest
 
+from remuda.cli.model_files import local_model
 from remuda.cli.model_upload import model_files
 from remuda.core.errors import Invalid
 from tests.support.models import tiny_model
+from tests.unit.models.ggufs import Value, gguf
 
 
 @pytest.fixture
@@ -21,6 +23,17 @@ def folder(tmp_path: Path) -> Path:
 def test_folder_with_one_model_is_sent_whole(folder: Path) -> None:
     (folder / "README.md").write_text("about it")
     assert [file.path for file in model_files(folder)] == ["README.md", "tiny.gguf"]
+
+
+def test_a_projector_of_another_model_goes_nowhere_with_a_file(folder: Path, tmp_path: Path) -> None:
+    eyes: dict[str, Value] = {"general.architecture": "clip", "clip.vision.projection_dim": 65536}
+    (folder / "mmproj.gguf").write_bytes(gguf(eyes).getvalue())
+    assert [file.path for file in model_files(folder / "tiny.gguf")] == ["tiny.gguf"]
+
+    added = local_model(folder / "tiny.gguf", None, None, tmp_path / "models")
+    assert "mmproj" not in added.text
+    assert added.note.startswith("mmproj.gguf is not used: ")
+    assert [path.name for path in added.brought] == ["tiny.gguf"]
 
 
 def test_folder_with_several_models_is_refused(folder: Path) -> None:

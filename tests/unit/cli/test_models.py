@@ -359,6 +359,8 @@ def test_model_that_was_there_just_so_is_not_called_changed() -> None:
 
     assert added_line(same) == "qwen: already there, unchanged; try it with: remuda chat qwen"
     assert added_line(same.model_copy(update={"unchanged": False})).startswith("qwen: changed;")
+    vectors = ModelItem(name="qwen", usecases=("embeddings",))
+    assert added_line(ModelAdded(model=vectors)) == "qwen: added; it is for embeddings: POST /v1/embeddings"
     taken = same.model_copy(update={"set_aside": "/models/qwen.yaml.imported"})
     assert added_line(taken).startswith("qwen: taken over from its file;")
 

@@ -84,3 +84,30 @@ def test_a_failure_that_a_later_success_overtook_needs_no_one(later_minute: int,
         update={"id": "two", "status": "succeeded", "finished_at": at + timedelta(minutes=later_minute)}
     )
     assert [item.code for item in needed([], [failed, done])] == found
+
+
+AT = datetime(2026, 11, 18, 12, tzinfo=UTC)
+
+
+def load(status: str = "failed", minute: int = 0, node: str = "gpu-1") -> OpView:
+    at = AT + timedelta(minutes=minute)
+    return OpView(
+        id=f"{status}-{minute}", kind="load", model="org/small", selection=node, status=status,
+        error="no answer", asked_at=at, finished_at=at, roll_out=RollOutView(at_once=1),
+    )  # fmt: skip
+
+
+def test_a_failed_load_is_solved_by_another_and_not_by_a_retry() -> None:
+    (item,) = needed([], [load()], models=["org/small"])
+    assert item.action is not None
+    assert (item.action.label, item.action.path) == ("Load", "/api/models/org/small/load")
+
+
+@pytest.mark.parametrize(("later", "found"), [(1, 0), (-1, 1)])
+def test_a_failed_load_matters_until_the_model_is_loaded_anywhere(later: int, found: int) -> None:
+    assert len(needed([], [load(), load("succeeded", later, "gpu-2")], models=["org/small"])) == found
+
+
+def test_a_failed_load_of_a_model_that_is_gone_needs_no_one() -> None:
+    assert needed([], [load()], models=[]) == ()
+    assert len(needed([], [load()])) == 1, "which models there are is not known"

@@ -12,6 +12,7 @@ from starlette.types import Message
 
 from remuda.core.errors import StoreUnusable
 from remuda.core.events import Notifier
+from remuda.gateway import shut_out
 from remuda.gateway.events import hub as hub_module
 from remuda.gateway.events import routes
 from remuda.gateway.events.changes import Rendered
@@ -68,7 +69,7 @@ async def test_a_client_that_takes_nothing_is_cut_off(
     frontend: Frontend, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(routes, "STALL_S", 0.1)
-    monkeypatch.setattr(routes, "admin_name", lambda *_: "admin")
+    monkeypatch.setattr(shut_out, "admin_name", lambda *_: "admin")
     sent: list[Message] = []
 
     async def send(message: Message) -> None:

@@ -12,6 +12,7 @@ from remuda.hubs.credentials import (
     SourceCredential,
     SourceCredentials,
     basic_header,
+    entry_hint,
 )
 from remuda.oci.auth import NoKeys
 
@@ -23,6 +24,21 @@ def found(url: str, *places: str) -> str:
     credentials = SourceCredentials(tuple((place, SourceCredential(username=place)) for place in places))
     credential = credentials.find(url)
     return credential.username if credential is not None else ""
+
+
+@pytest.mark.parametrize(
+    ("address", "table"),
+    [
+        ("https://huggingface.co", "huggingface.co"),
+        ("https://hub.example.org:8443/hf", "hub.example.org:8443"),
+        ("https://me:secret@example.org/x.gguf", "example.org"),
+        ("http://127.0.0.1:28670", "http://127.0.0.1:28670"),
+        ("http://nas.lan/x.gguf", "http://nas.lan"),
+    ],
+)
+def test_the_table_that_a_hint_names_is_found(address: str, table: str) -> None:
+    assert f'write ["{table}"] and below it token' in entry_hint(address)
+    assert found(address, table) == table
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 
 from remuda.core.errors import Invalid
 from remuda.hubs.model import ModelHints
-from remuda.model_installs.arrival import Arrival, described, template_fault
+from remuda.model_installs.arrival import Arrival, described, projector_left_out, template_fault
 from remuda.models.config import ModelConfig
 from remuda.models.model_folder import folder_backends
 from tests.support.models import tiny_model, tiny_reranker
@@ -73,6 +73,30 @@ def test_what_a_model_perceives_is_read_from_its_projector(
 
     assert config.mmproj == "m/mmproj.gguf"
     assert set(config.known_usecases) & {"vision", "audio"} == senses
+
+
+def eyes_for(width: int) -> bytes:
+    return gguf(
+        {"general.architecture": "clip", "general.type": "mmproj", "clip.vision.projection_dim": width}
+    ).getvalue()
+
+
+def test_a_projector_of_another_model_is_left_out_with_a_note(tmp_path: Path) -> None:
+    config = arrived(tmp_path, {"a.gguf": TINY, "mmproj.gguf": eyes_for(65536)})
+    arrival = Arrival("m", tmp_path, ["m/a.gguf", "m/mmproj.gguf"])
+
+    assert (config.mmproj, "vision" in config.known_usecases) == ("", False)
+    assert projector_left_out(arrival, config).startswith(
+        "mmproj.gguf is not used: it is a projector for models of embedding length 65536, and a.gguf has "
+    )
+
+
+def test_of_several_projectors_the_one_that_fits_is_taken(tmp_path: Path) -> None:
+    config = arrived(tmp_path, {"a.gguf": TINY, "mmproj-a.gguf": eyes_for(65536), "mmproj-z.gguf": EYES})
+    arrival = Arrival("m", tmp_path, ["m/a.gguf", "m/mmproj-a.gguf", "m/mmproj-z.gguf"])
+
+    assert config.mmproj == "m/mmproj-z.gguf"
+    assert projector_left_out(arrival, config) == ""
 
 
 def test_several_models_are_one_if_the_gallery_says_which(tmp_path: Path) -> None:

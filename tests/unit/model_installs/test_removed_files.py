@@ -22,7 +22,7 @@ from remuda.ops.model import Goal, Kind, Operation, OpId, ReplicaTarget, RollOut
 from remuda.ops.ports import View
 from remuda.scheduler.model import ADDED, StoredModel
 from remuda.wire.codec import encode
-from remuda.wire.nodes import ModelFile, Report
+from remuda.wire.nodes import ArrivedFile, ModelFile, Report
 from tests.support.clocks import START
 from tests.unit.scheduler.standing import a_view
 
@@ -32,10 +32,10 @@ def model(name: str, file: str) -> StoredModel:
     return StoredModel(name, text, "r1", ADDED)
 
 
-def telling(*files: ModelFile) -> Standing:
+def telling(*files: ModelFile, partial: tuple[ArrivedFile, ...] = ()) -> Standing:
     """A node as it told last, in an earlier life."""
     standing = a_view("attic").standing
-    body = encode(Report(boot_id="earlier", model_files=files)).decode()
+    body = encode(Report(boot_id="earlier", model_files=files, model_files_partial=partial)).decode()
     node = replace(standing.node, report=StoredReport(standing.node.boot_id or "", 1, body))  # type: ignore[arg-type]
     return replace(standing, node=node)
 
@@ -82,6 +82,14 @@ def test_a_node_that_was_not_heard_since_a_load_may_have_its_files(
     ended = None if heard_s_later is None else heard - timedelta(seconds=heard_s_later)
     assert may_have_unreported(standing, [load_of(standing.node.id, ended)]) == unreported
     assert not may_have_unreported(standing, [load_of(NodeId("another"), ended)])
+
+
+def test_a_node_that_tells_of_a_part_of_some_file_may_have_it_of_any_model_that_it_was_to_load() -> None:
+    standing = telling(partial=(ArrivedFile(sha256="5a", size=1),))
+    long_ago = standing.node.last_heartbeat - timedelta(days=2)
+    assert may_have_unreported(standing, [load_of(standing.node.id, long_ago)])
+    assert not may_have_unreported(standing, [load_of(NodeId("another"), long_ago)])
+    assert not may_have_unreported(telling(), [load_of(standing.node.id, long_ago)])
 
 
 FILES = st.sampled_from(("a/m.gguf", "a/proj.gguf", "a/b/lora.gguf", "m.gguf", "proj.gguf"))

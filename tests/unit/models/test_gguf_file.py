@@ -7,7 +7,13 @@ from hypothesis import strategies as st
 from remuda.core.errors import Invalid
 from remuda.models.config import ModelConfig, Parameters, Template
 from remuda.models.gguf import GgufHeader
-from remuda.models.gguf_file import GgufModel, describe_gguf, find_projector, name_from
+from remuda.models.gguf_file import (
+    GgufModel,
+    describe_gguf,
+    find_projector,
+    name_from,
+    projector_left_out,
+)
 from remuda.models.reading import check_name, read_model, write_model
 from tests.unit.models.ggufs import LLAMA, Value, gguf
 
@@ -104,7 +110,7 @@ def test_any_file_name_leads_to_a_name_that_can_be_used(path_name: str) -> None:
 # Projectors.
 
 
-def projector(path: Path, width: int = 4096, **more: str) -> Path:
+def projector(path: Path, width: int = 4096, **more: Value) -> Path:
     keys: dict[str, Value] = {
         "general.architecture": "clip",
         "general.type": "mmproj",
@@ -127,7 +133,18 @@ def test_a_projector_beside_a_model_is_known_by_its_header(tmp_path: Path, seein
     (tmp_path / "mmproj-not.gguf").write_bytes(gguf(LLAMA).getvalue())
     projector(tmp_path / "mmproj-of-another.gguf", 1024)
     assert find_projector(seeing) is None
+    assert projector_left_out(seeing) == (
+        "mmproj-of-another.gguf is not used: it is a projector for models of embedding length 1024, and "
+        "gemma-3-4b-it-Q4_K_M.gguf has 4096"
+    )
     eyes = projector(tmp_path / "mmproj-model-f16.gguf")
+    assert (find_projector(seeing), projector_left_out(seeing)) == (eyes, "")
+
+
+def test_a_projector_of_the_first_llava_does_not_say_for_which_width_it_is(
+    tmp_path: Path, seeing: GgufModel
+) -> None:
+    eyes = projector(tmp_path / "mmproj-llava.gguf", 768, **{"clip.has_llava_projector": True})
     assert find_projector(seeing) == eyes
 
 

@@ -292,6 +292,7 @@ def test_what_replicas_are_made_from_makes_another_revision(change: dict[str, An
     before, after = ModelConfig(name="a"), ModelConfig(name="a", **change)
 
     assert (before.revision == after.revision) is same
+    assert before.model_copy(update={key: getattr(after, key) for key in change}).revision == after.revision
 
 
 @pytest.mark.parametrize(

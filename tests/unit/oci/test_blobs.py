@@ -120,6 +120,19 @@ async def test_what_is_in_use_is_not_swept(tmp_path: Path) -> None:
     assert store.sweep(set(), 0, FAR_AHEAD).partials == 1
 
 
+async def test_what_belongs_to_nothing_is_counted_unless_something_is_at_work_on_it(tmp_path: Path) -> None:
+    store = BlobStore(tmp_path)
+    kept, other = await put(store, b"kept"), await put(store, b"other")
+    async with store.claim(WANTED, ignore) as claimed:
+        assert isinstance(claimed, Partial)
+        claimed.append(CONTENT[:4])
+        with store.held(other):
+            assert store.unheld_bytes({kept}) == 0
+        assert store.unheld_bytes({kept}) == len(b"other")
+    assert store.unheld_bytes({kept}) == len(b"other") + 4
+    assert store.unheld_bytes(frozenset()) == len(b"kept" + b"other") + 4
+
+
 def test_what_is_not_there_cannot_be_held(tmp_path: Path) -> None:
     with BlobStore(tmp_path).held(DIGEST) as path:
         assert path is None
@@ -175,3 +188,37 @@ async def test_a_file_of_the_same_disk_is_taken_over_without_a_copy_if_its_bytes
     assert store.path(DIGEST).samefile(theirs)
     assert not await run_sync(store.adopt, tmp_path / "absent", DIGEST)
     assert [path.name for path in (tmp_path / "store" / "partial").iterdir()] == []
+
+
+async def test_bytes_wanted_by_the_key_of_one_version_are_found_by_it(tmp_path: Path) -> None:
+    store = BlobStore(tmp_path)
+    wanted = WantedBlob("a blob", "from:here", None, None, one_version=True)
+    async with store.claim(wanted, ignore) as claimed:
+        assert isinstance(claimed, Partial)
+        claimed.append(CONTENT)
+        store.link_key(wanted, DIGEST)
+        assert store.find(DIGEST) is None
+        store.commit(claimed, DIGEST)
+
+    async with store.claim(wanted, ignore) as found:
+        assert found == store.path(DIGEST)
+    async with store.claim(WantedBlob("a blob", "from:here", None, None), ignore) as other:
+        assert isinstance(other, Partial)  # What an address has now may be something else.
+
+
+async def test_a_key_goes_after_its_blob(tmp_path: Path) -> None:
+    store = BlobStore(tmp_path)
+    digest = await put(store, CONTENT)
+    wanted = WantedBlob("a blob", "from:here", None, None, one_version=True)
+    store.link_key(wanted, digest)
+    (key,) = (tmp_path / "keys").iterdir()
+    store.sweep_partials(FAR_AHEAD)
+    assert key.is_symlink()
+
+    store.discard(digest)
+    store.sweep_partials(LONG_AGO)
+    assert key.is_symlink()
+    store.sweep_partials(FAR_AHEAD, dry_run=True)
+    assert key.is_symlink()
+    store.sweep_partials(FAR_AHEAD)
+    assert not key.is_symlink()

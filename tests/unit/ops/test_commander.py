@@ -42,12 +42,16 @@ class NotedReplicas:
 
     def __init__(self) -> None:
         self.stopped: list[tuple[str, tuple[str, ...], int]] = []
+        self.installed: list[tuple[str, str, float]] = []
 
     async def carry_out(self, step: Step) -> Problem | None:
         raise AssertionError("nobody asks for that here")
 
     async def latest_change(self) -> int:
         return 7
+
+    def backend_installed(self, node: NodeId, backend: str, seconds: float) -> None:
+        self.installed.append((node, backend, seconds))
 
     async def forget_stopped(self, node: NodeId, keys: Collection[str], known: int) -> None:
         self.stopped.append((node, tuple(keys), known))
@@ -90,6 +94,30 @@ def test_list_of_stopped_processes_that_is_not_authoritative_says_nothing() -> N
         await send(world, await begun(world, Kind.UPGRADE), Verb.UPGRADE)
         await settled(world)
         assert replicas.stopped == []
+
+    virtually(test, model_work=replicas)
+
+
+@pytest.mark.parametrize(
+    ("reply", "told"),
+    [
+        (BackendInstallReply(success=True), True),
+        (BackendInstallReply(success=True, unchanged=True), False),
+        (BackendInstallReply(error="no room"), False),
+    ],
+)
+def test_how_long_an_install_took_is_told_if_it_was_one(reply: BackendInstallReply, told: bool) -> None:
+    replicas = NotedReplicas()
+
+    async def test(world: World) -> None:
+        await world.worker.on("backend.install", after(5, reply))
+        step = await begun(world)
+        await send(world, step, Verb.INSTALL)
+        await settled(world)
+        assert [(node, backend) for node, backend, _ in replicas.installed] == (
+            [("node-1", step.source.backend)] if told else []
+        )
+        assert all(4.5 <= seconds <= 5.5 for _, _, seconds in replicas.installed)
 
     virtually(test, model_work=replicas)
 

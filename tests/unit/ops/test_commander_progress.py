@@ -124,7 +124,7 @@ def test_a_worker_whose_bytes_are_rounded_gets_no_time_left() -> None:
 
 def test_what_was_heard_a_while_ago_has_an_age_and_no_rate() -> None:
     live = folded(ours(1, 50.0, 50 * MIB, 100 * MIB), ours(2, 60.0, 60 * MIB, 100 * MIB), every_s=2.0)
-    assert aged(live, 16.0) is live
+    assert aged(live, 6.0) is live
     quiet = aged(live, 48.0)
     assert (quiet.age_s, quiet.rate_bytes_s, quiet.left) == (45, None, None)
     assert quiet.current_bytes == 60 * MIB

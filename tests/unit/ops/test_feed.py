@@ -66,12 +66,14 @@ class Bell:
     def __init__(self) -> None:
         self.changed = anyio.Event()
         self.live: dict[tuple[str, str], LiveProgress] = {}
+        self.looks = 0
 
     def ring(self) -> None:
         self.changed.set()
         self.changed = anyio.Event()
 
     def of(self, op: OpId, node: NodeId) -> LiveProgress | None:
+        self.looks += 1
         return self.live.get((op, node))
 
 
@@ -227,6 +229,21 @@ async def test_many_readers_cost_the_store_one_reading() -> None:
                 at.put(f"op-{number}", a_step(op=f"op-{number}"))
         assert len(told) == 200
         assert at.books.reads - before < 20
+
+
+async def test_nothing_is_rendered_before_there_are_readers_and_none_misses_it() -> None:
+    async with stand() as at:
+        for number in range(2):
+            await anyio.wait_all_tasks_blocked()
+            news = at.feed.news
+            at.put(f"op-{number}", running(op=f"op-{number}"))
+            await news.wait()
+        assert at.board.looks == 0
+        stream = at.feed.events("0")
+        assert [event.id for event in await read(stream, 2)] == [1, 2]
+        at.put("op-2", running(op="op-2"))
+        assert [event.id for event in await read(stream, 1)] == [3]
+        assert at.board.looks > 0
 
 
 async def test_readers_are_let_go_when_the_feed_closes() -> None:

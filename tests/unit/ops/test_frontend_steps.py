@@ -9,6 +9,8 @@ from structlog.testing import capture_logs
 
 from remuda.core.errors import PeerFailed, Problem
 from remuda.core.ids import NodeId
+from remuda.fleet.health import Fleet, ListeningPeriods
+from remuda.fleet.verdicts import ObservedNode
 from remuda.ops import concurrency
 from remuda.ops.commander import Timeouts
 from remuda.ops.model import (
@@ -32,6 +34,8 @@ from remuda.ops.ports import Live, OpenRequest
 from remuda.ops.progress import summarise
 from remuda.ops.reasons import StepCause, because, reason_in_words
 from remuda.wire.models import ModelDeleteReply
+from remuda.wire.nodes import Report
+from tests.support.nodes import THRESHOLDS, node
 from tests.support.virtual_ops import World, time_passes, virtually
 from tests.unit.ops.build import NODE, NOW
 
@@ -127,6 +131,16 @@ def test_nodes_are_asked_after_the_frontends_and_not_if_those_kept_it() -> None:
     assert concurrency.halted(operation, [done, other]) is None
     kept = replace(own, state=State.CANCELLED, why=because(StepCause.CANCELLED))
     assert concurrency.halted(operation, [kept, other]) == because(StepCause.MODEL_KEPT, "cancelled")
+
+
+@pytest.mark.parametrize(("kind", "begins"), [(Kind.REMOVE_MODEL, True), (Kind.REMOVE, False)])
+def test_files_of_a_removed_model_go_from_a_drained_node_too(kind: Kind, begins: bool) -> None:
+    who = replace(node(id=NodeId(NODE), last_heartbeat=NOW), drained=True)
+    standing = Fleet(NOW, ListeningPeriods(), [who]).standing(who, THRESHOLDS)
+    view = ObservedNode(standing, True, Report(boot_id=who.boot_id, sequence=1), None)
+    live = Live(NOW, (an_operation(kind),), (a_step(kind, NodeId(NODE)),), (), ())
+    decided = plan(live, {NodeId(NODE): view}, lambda one: Moment(NOW, 0.5), Room(9))
+    assert bool(decided.dispatches) is begins
 
 
 def test_an_install_ends_what_would_remove_it_from_nodes_later() -> None:

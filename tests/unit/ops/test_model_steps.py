@@ -24,6 +24,7 @@ from remuda.ops.model import (
     Source,
     State,
     Step,
+    StepKey,
     StepPolicy,
     Verb,
     Wish,
@@ -31,7 +32,7 @@ from remuda.ops.model import (
 from remuda.ops.planning import PassPlan, Room, attempts_at_work, plan, to_hold
 from remuda.ops.ports import Live, OpenRequest
 from remuda.ops.reconciler import Pace
-from remuda.scheduler.load_ops import load_operation, unload_operation
+from remuda.scheduler.model import load_operation, unload_operation
 from remuda.wire.nodes import Report
 from tests.support.examples import examples
 from tests.support.nodes import THRESHOLDS, node
@@ -64,11 +65,12 @@ class Course:
         self.now = NOW
         self.request: OpenRequest | None = None
         self.sent: list[Verb] = []
+        self.loads: dict[StepKey, BootId | None] = {}
 
     def pass_once(self, after_s: float = 0, view: ObservedNode | None = None, *, there: bool = True) -> Step:
         self.now += timedelta(seconds=after_s)
         requests = () if self.request is None else (self.request,)
-        live = Live(self.now, (self.operation,), (self.step,), requests, ())
+        live = Live(self.now, (self.operation,), (self.step,), requests, (), loads=self.loads)
         seen = view or a_view(self.now)
         decided = plan(live, {seen.standing.node.id: seen} if there else {}, self._moment, Room(9))
         self._take(decided)
@@ -244,6 +246,59 @@ def test_load_whose_worker_was_restarted_fails_for_that_has_forgotten_it() -> No
     course.pass_once(1)
     step = course.pass_once(1, a_view(course.now, boot="boot-2"))
     assert (step.state, step.problem and step.problem.code) == (State.FAILED, "node_unreachable")
+
+
+def copying() -> Course:
+    """A load whose files are on their way to its node."""
+    course = Course(Kind.LOAD)
+    course.loads = {course.step.key: None}
+    course.pass_once(1)
+    return course
+
+
+def test_load_whose_files_are_copied_goes_on_with_a_worker_that_was_restarted() -> None:
+    course = copying()
+    for _ in range(20):
+        course.hold()
+        step = course.pass_once(10, a_view(course.now, boot="boot-2"))
+    assert (step.state, step.attempt) == (State.RUNNING, 1)
+
+
+def test_what_was_started_by_the_worker_that_came_back_counts_as_its_own() -> None:
+    course = copying()
+    course.loads = {course.step.key: BootId("boot-2")}
+    step = course.pass_once(1, a_view(course.now, boot="boot-2"))
+    assert (step.state, step.attempt) == (State.RUNNING, 1)
+    step = course.pass_once(1, a_view(course.now, boot="boot-3"))
+    assert (step.state, step.reason) == (State.FAILED, "the worker on gpu-1 was restarted")
+
+
+def test_load_whose_files_are_copied_waits_for_its_loader_to_say_that_the_worker_is_gone() -> None:
+    course = copying()
+    for _ in range(5):
+        course.hold()
+        step = course.pass_once(10, a_view(course.now + timedelta(seconds=10), silent_s=100))
+    assert step.state is State.RUNNING
+    course.answer(Problem("node_unreachable", "gpu-1 answers neither over HTTP nor over the bus"))
+    assert course.pass_once(1, a_view(course.now, silent_s=100)).state is State.FAILED
+
+
+@pytest.mark.parametrize("facts", [{"drained": True}, {"leaving": True}, {"departed": True}])
+def test_load_whose_files_are_copied_leaves_a_node_that_says_it_goes(facts: dict[str, Any]) -> None:
+    course = copying()
+    step = course.pass_once(1, a_view(course.now, **facts))
+    assert (step.state, step.problem and step.problem.code) == (State.FAILED, "node_unreachable")
+
+
+def test_frontends_that_die_while_files_are_copied_do_not_use_up_the_load() -> None:
+    course = copying()
+    while course.step.attempt <= 2 * OWNERS_MOST:
+        assert course.step.state in (State.RUNNING, State.PENDING)
+        course.pass_once(5)
+    course.loads = {course.step.key: BootId(BOOT)}
+    for _ in range(200):
+        course.pass_once(5)
+    assert course.step.state is State.FAILED, "one that kills them once it runs is not begun for ever"
 
 
 def test_unload_whose_worker_was_restarted_goes_on() -> None:

@@ -338,6 +338,12 @@ def test_a_restarted_worker_has_lost_the_job_and_that_is_noticed_at_once() -> No
     assert step.problem.message == "the worker was restarted while working on this"
 
 
+def test_what_a_restart_interrupted_goes_on_in_seconds_but_only_once() -> None:
+    first, second = (replace(UP, boot=BootId(f"boot-{life}")) for life in (2, 3))
+    assert (step := after(after(running(), first, seconds=1), first, seconds=4)).attempt == 2
+    assert sent(after(step, second, seconds=5), second, seconds=40) is None, "it may be what ends the worker"
+
+
 def test_a_restarted_worker_that_has_the_backend_is_done() -> None:
     step = after(running(), replace(UP, boot=BootId("boot-2"), installed=True), seconds=1)
     assert step.state is State.SUCCEEDED

@@ -1,20 +1,17 @@
 """Frontends in one process: a bus between them, a store they share, and clocks that a test turns."""
 
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 from remuda.core.clock import SystemClock
-from remuda.core.errors import BusUnusable, StoreUnusable
+from remuda.core.errors import StoreUnusable
 from remuda.core.ids import ReplicaKey
 from remuda.fleet.health import Standing
 from remuda.fleet.verdicts import ObservedNode
-from remuda.ops.ports import BusMessage
 from remuda.scheduler.model import Replica, Replicas, StoredModel
 from tests.support.nodes import NOON
-
-Handler = Callable[[BusMessage], Awaitable[None]]
 
 
 class HandClock(SystemClock):
@@ -26,36 +23,6 @@ class HandClock(SystemClock):
 
     def monotonic(self) -> float:
         return self.passed_s
-
-
-@dataclass(frozen=True)
-class Sent:
-    subject: str
-    payload: bytes
-
-
-class SharedLines:
-    """Whoever publishes is heard by all at once, itself included."""
-
-    def __init__(self) -> None:
-        self.down = False
-        self.lost = set[str]()  # Subjects whose messages do not arrive.
-        self.sent: list[Sent] = []
-        self._handlers = defaultdict[str, list[Handler]](list)
-
-    async def request(self, subject: str, payload: bytes, limit: timedelta) -> bytes:
-        raise AssertionError("nobody is asked here")
-
-    async def publish(self, subject: str, payload: bytes) -> None:
-        if self.down:
-            raise BusUnusable("the bus is down")
-        self.sent.append(Sent(subject, payload))
-        for handler in () if subject in self.lost else self._handlers[subject]:
-            await handler(Sent(subject, payload))
-
-    async def subscribe(self, subject: str, handler: Handler) -> object:
-        self._handlers[subject].append(handler)
-        return self
 
 
 class SharedStore:

@@ -11,8 +11,9 @@ from remuda.router.live_table import Tables
 from remuda.router.table import RoutedModel
 from remuda.router.work_checks import tiny_work
 from tests.support.scripted_upstreams import route_to, table
+from tests.support.shared_lines import SharedLines
 from tests.support.waiting import wait_until
-from tests.unit.router.frontends import HandClock, SharedLines
+from tests.unit.router.frontends import HandClock
 
 pytestmark = pytest.mark.anyio
 

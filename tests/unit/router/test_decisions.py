@@ -10,7 +10,8 @@ import pytest
 from remuda.core.ids import FrontendId
 from remuda.router.decisions import DecisionLog, Explanations, RoutingDecision
 from tests.support.scripted_upstreams import route_to
-from tests.unit.router.frontends import HandClock, SharedLines
+from tests.support.shared_lines import SharedLines
+from tests.unit.router.frontends import HandClock
 
 pytestmark = pytest.mark.anyio
 

@@ -20,8 +20,9 @@ from remuda.scheduler.model import Replica, ReplicaState, StoredModel
 from remuda.wire import subjects
 from remuda.wire.codec import encode
 from tests.support.nodes import TOKENS
+from tests.support.shared_lines import SharedLines
 from tests.support.waiting import wait_until
-from tests.unit.router.frontends import HandClock, SharedLines, SharedStore
+from tests.unit.router.frontends import HandClock, SharedStore
 from tests.unit.router.holding import holding
 from tests.unit.scheduler.standing import a_row, a_view
 

@@ -10,8 +10,7 @@ from remuda.ops.model import Kind, Operation, OpId, ReplicaTarget, Source, State
 from remuda.ops.ports import Progress, View
 from remuda.router.cold_path import status_of
 from remuda.router.loading import LoadStatus
-from remuda.scheduler.load_ops import load_operation
-from remuda.scheduler.model import ReplicaState
+from remuda.scheduler.model import ReplicaState, load_operation
 from tests.support.nodes import NOON
 from tests.unit.scheduler.standing import a_row
 

@@ -16,8 +16,9 @@ from remuda.router.table import Route, RoutedModel, Table
 from remuda.router.usage import PeerLoads, RequestLedger, RequestsHeld
 from remuda.wire import subjects
 from remuda.wire.codec import decode
+from tests.support.shared_lines import SharedLines
 from tests.support.waiting import wait_until
-from tests.unit.router.frontends import HandClock, SharedLines
+from tests.unit.router.frontends import HandClock
 from tests.unit.router.holding import holding
 
 pytestmark = pytest.mark.anyio

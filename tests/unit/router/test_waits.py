@@ -5,7 +5,8 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remuda.router.loading import LoadStatus, WaitNotes, busy_cause, load_cause
+from remuda.router.loading import LoadStatus, WaitNotes, busy_cause, load_cause, servers_busy_cause
+from tests.unit.router.test_listed_servers import server
 
 steps = st.lists(st.tuples(st.sampled_from(("a", "b", "c")), st.integers(0, 9)), max_size=60)
 
@@ -36,9 +37,11 @@ def test_causes_are_sentences_without_figures_that_change() -> None:
         busy_cause("qwen", 3, 3),
         busy_cause("qwen", 1, 3),
         busy_cause("qwen", 1, 0),
+        servers_busy_cause("qwen", [server("nas")]),
+        servers_busy_cause("qwen", [server("nas"), server("rack")]),
     ]
     assert told == [
-        "a node for qwen",
+        "a node to be chosen for qwen",
         "room for qwen (gpu-1: it is busy)",
         "qwen to be loaded on gpu-1",
         "the files of qwen to be copied to gpu-1",
@@ -49,6 +52,8 @@ def test_causes_are_sentences_without_figures_that_change() -> None:
         "a free replica of qwen: all 3 were busy",
         "a free replica of qwen: all were busy (1 at first, 3 at the end)",
         "a free replica of qwen: all were busy (1 at first, none at the end)",
+        "room on a server for qwen: the server nas has as many requests as it may be sent at once",
+        "room on a server for qwen: the servers nas, rack have as many requests as they may be sent at once",
     ]
 
 
@@ -66,3 +71,15 @@ def test_a_cause_is_reworded_only_while_it_lasts() -> None:
     notes.reword("a seat", "no seat")
     notes.end(3)
     assert notes.over == [("a better seat", 2), ("a node", 1)]
+
+
+def test_a_load_that_no_look_fell_into_is_told_as_one() -> None:
+    notes = WaitNotes()
+    notes.begin(load_cause(LoadStatus("qwen")), 0)
+    notes.loaded("qwen")
+    notes.end(1)
+    assert notes.over == [("qwen to be loaded", 1)]
+    notes.begin(load_cause(LoadStatus("qwen", "loading", "gpu-1")), 2)
+    notes.loaded("qwen")
+    notes.end(3)
+    assert notes.over[1:] == [("qwen to be loaded on gpu-1", 1)], "it is known where"

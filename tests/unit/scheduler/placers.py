@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Self
 
 import anyio
@@ -15,10 +16,10 @@ from remuda.ops.progress import LiveProgress
 from remuda.scheduler.catalogue import Catalogued
 from remuda.scheduler.demand import NO_NODE, Demand
 from remuda.scheduler.eviction import FIRST, Turn
-from remuda.scheduler.load_ops import UnloadRequests
 from remuda.scheduler.model import Replica, Unplaceable
 from remuda.scheduler.ranking import NO_WISHES, NodeWishes
 from remuda.scheduler.replica_placer import PlacementInputs, ReplicaPlacer
+from remuda.scheduler.unloader import UnloadRequests
 from tests.support.virtual_ops import time_passes
 from tests.unit.scheduler.rig import GB, Rig
 
@@ -26,8 +27,8 @@ from tests.unit.scheduler.rig import GB, Rig
 class PlacingRig(Rig):
     """Every node has the backend and qwen.gguf, of 4 GB."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, models_path: Path = Path("/models")) -> None:
+        super().__init__(models_path)
         self.busy: dict[ReplicaKey, int] = {}
         self.here: Collection[MachineId] = ()
         self.readings: Sequence[Reading] = ()

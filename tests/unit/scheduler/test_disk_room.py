@@ -13,6 +13,7 @@ from remuda.fleet.verdicts import ObservedNode
 from remuda.models.files import NeededFile
 from remuda.scheduler.disk_room import (
     LAST_COPY,
+    ONE_STAYS,
     PERSONS,
     DropPlan,
     FileOnNode,
@@ -357,10 +358,17 @@ def test_only_copy_stays_and_doubt_keeps_it() -> None:
     assert keep_of(lone, models={}) == LAST_COPY
     assert keep_of(lone, models={"qwen": (NeededFile("q.gguf", GB, "another"),)}) == LAST_COPY
     assert keep_of(lone, a_node("a", ModelFile(path="q.gguf", size=GB)), models=ELSEWHERE) == LAST_COPY
-    persons = ModelFile(path="q.gguf", size=GB, sha256="5a")
-    assert keep_of(lone, a_node("a", persons), models=ELSEWHERE) == ""
     away = a_view("a", heard_s=3600)
     away = replace(away, report=Report(model_files=(fetched("q.gguf"),)))
+    assert keep_of(lone, away, models=ELSEWHERE) == LAST_COPY
+
+
+@pytest.mark.parametrize("other", ["a", "c"])
+def test_copy_that_a_person_has_put_on_another_node_stays_there_so_this_one_may_go(other: str) -> None:
+    persons = ModelFile(path="q.gguf", size=GB, sha256="5a")
+    lone = a_node("b", fetched("q.gguf"))
+    assert keep_of(lone, a_node(other, persons), models=ELSEWHERE) == ""
+    away = replace(a_view(other, heard_s=3600), report=Report(model_files=(persons,)))
     assert keep_of(lone, away, models=ELSEWHERE) == LAST_COPY
 
 
@@ -368,7 +376,7 @@ def test_of_two_nodes_with_a_copy_one_keeps_it_whatever_both_are_asked() -> None
     one, two = a_node("a", fetched("q.gguf")), a_node("b", fetched("q.gguf"))
     assert sorted([keep_of(one, two, models=ELSEWHERE), keep_of(two, one, models=ELSEWHERE)]) == [
         "",
-        LAST_COPY,
+        ONE_STAYS,
     ]
 
 

@@ -4,8 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import anyio
 import pytest
 
+from remuda.core.errors import NodeUnreachable
 from remuda.core.ids import BootId, NodeId
 from remuda.fleet.health import Standing
 from remuda.fleet.model import StoredReport
@@ -69,3 +71,37 @@ async def test_what_is_gone_already_counts_as_room_once_its_worker_says_what_is_
 async def test_worker_that_does_not_say_what_is_left_has_what_it_reported() -> None:
     with pytest.raises(NoRoomForFiles, match="3 MiB of the 4 MiB"):
         await Fleet(fetched_bytes=None).room().make(NodeId("id-attic"), 3 * MB, "new")
+
+
+class Restarted(Fleet):
+    """The worker is killed over the first request, and started again."""
+
+    async def standings(self) -> Sequence[Standing]:
+        [standing] = await super().standings()
+        boot = BootId(f"boot-{min(len(self.asked), 1)}")
+        return [replace(standing, node=replace(standing.node, boot_id=boot))]
+
+    async def drop_files(self, node: NodeId, request: FilesDrop) -> FilesDropReply:
+        reply = await super().drop_files(node, request)
+        if len(self.asked) == 1:
+            await anyio.sleep_forever()
+        return reply
+
+
+async def test_worker_that_was_restarted_is_asked_again() -> None:
+    fleet = Restarted(fetched_bytes=0)
+    reply = await fleet.room()._answer(NodeId("id-attic"), FilesDrop(files=()))
+    assert reply.fetched_bytes == 0
+    assert len(fleet.asked) == 2
+
+
+async def test_worker_that_refuses_is_asked_once() -> None:
+    class Refusing(Fleet):
+        async def drop_files(self, node: NodeId, request: FilesDrop) -> FilesDropReply:
+            await super().drop_files(node, request)
+            raise NodeUnreachable("nobody listens")
+
+    fleet = Refusing(fetched_bytes=0)
+    with pytest.raises(NodeUnreachable):
+        await fleet.room().make(NodeId("id-attic"), 3 * MB, "new")
+    assert len(fleet.asked) == 1

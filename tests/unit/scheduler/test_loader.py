@@ -11,10 +11,9 @@ from remuda.core.ids import BootId
 from remuda.models.reading import read_model
 from remuda.ops.model import DoneWithNote, NotNeeded, OpId, Step, UnloadCause, UnloadReason
 from remuda.scheduler.catalogue import Catalogued
-from remuda.scheduler.load_ops import target_of
 from remuda.scheduler.loader import Loader, LoadLimits
 from remuda.scheduler.measured_speed import Rate
-from remuda.scheduler.model import Place, ReplicaState, StoredModel
+from remuda.scheduler.model import Place, ReplicaState, StoredModel, target_of
 from remuda.scheduler.stager import Staged, Stager
 from remuda.scheduler.worker_calls import Installing
 from remuda.wire.backends import BackendInstallReply

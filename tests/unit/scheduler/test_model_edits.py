@@ -70,6 +70,20 @@ async def test_text_is_replaced_by_who_has_seen_it(edited: Edited) -> None:
     assert refused.value.current.text == TEXT + "f16: true\n" == await edited.text()
 
 
+async def test_a_preview_says_what_a_change_would_do_and_changes_nothing(edited: Edited) -> None:
+    seen = await edited.etag()
+    told = await edited.edits.preview("own", TEXT + "f16: true\n", seen)
+    assert (told.reloads, told.unchanged, told.unknown_keys) == (True, False, ("spice",))
+    described = await edited.edits.preview("own", TEXT + "description: new\n", seen)
+    assert not described.reloads
+    with pytest.raises(Invalid, match="line 5: threads: must be a whole number"):
+        await edited.edits.preview("own", TEXT + "threads: many\n", seen)
+    with pytest.raises(Stale):
+        await edited.edits.preview("own", TEXT, "another")
+    assert (await edited.text(), await edited.etag()) == (TEXT, seen)
+    assert (await edited.edits.replace("own", TEXT + "f16: true\n", seen)).reloads
+
+
 async def test_text_that_is_the_same_changes_nothing(edited: Edited) -> None:
     assert (await edited.edits.replace("own", TEXT, "*")).unchanged
 

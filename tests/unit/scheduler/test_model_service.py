@@ -1,6 +1,8 @@
 """What people may do to models."""
 
 import re
+from hashlib import sha256
+from pathlib import Path
 
 import pytest
 
@@ -18,20 +20,33 @@ from remuda.ops.model import (
     Step,
     UnloadCause,
     UnloadReason,
+    Wish,
 )
 from remuda.ops.ports import Filter, View
-from remuda.scheduler.load_ops import UnloadRequests, target_of
-from remuda.scheduler.model import ReplicaState, StoredModel
+from remuda.scheduler.claimed_names import ClaimedNames
+from remuda.scheduler.model import ReplicaState, StoredModel, target_of
 from remuda.scheduler.service import AlreadyLoaded, ModelProblem, Models
+from remuda.scheduler.unloader import UnloadRequests
 from tests.unit.scheduler.placers import PlacingRig
 from tests.unit.scheduler.rig import NODE, OTHER_NODE, a_model
 
 pytestmark = pytest.mark.anyio
 
 
+async def hash_of(path: Path) -> str:
+    """At once: in virtual time there are no threads."""
+    return _hash(path)
+
+
+def _hash(path: Path) -> str:
+    if not path.is_file():
+        raise NotFound(f"{path} is not there")
+    return sha256(path.read_bytes()).hexdigest()
+
+
 class Served(PlacingRig):
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, models_path: Path = Path("/models")) -> None:
+        super().__init__(models_path)
         unloads = UnloadRequests(self.operations, self.standings, self.clock, self.entropy, self)
         self.service = Models(
             self.catalogue,
@@ -42,6 +57,7 @@ class Served(PlacingRig):
             unloads,
             self.standings,
             table=self,
+            claims=ClaimedNames(self.operations, self, self.catalogue.models_path, hash_of),
         )
 
     async def load(self, by: str = "ada") -> View:
@@ -50,8 +66,8 @@ class Served(PlacingRig):
         assert isinstance(view, View)
         return view
 
-    async def being_installed(self, name: str) -> None:
-        source = Source("", uri=f"https://hub.test/{name}.gguf", name=name, model=ModelSpec())
+    async def being_installed(self, name: str, sha256: str = "") -> None:
+        source = Source("", uri=f"https://hub.test/{name}.gguf", name=name, model=ModelSpec(sha256))
         op = OpId("3f2a1b0c-1")
         operation = Operation(op, Kind.INSTALL_MODEL, source, RollOut(1), "ada", self.clock.now())
         step = Step(op, FRONTENDS, "frontends", Kind.INSTALL_MODEL, source, Goal((f"model {name}",)))
@@ -105,6 +121,34 @@ async def test_a_name_under_which_a_model_is_being_installed_is_taken(served: Se
     with pytest.raises(Conflict, match=r"being installed from https://hub\.test/new\.gguf.* 3f2a1b0c"):
         await served.service.add(a_model("new"))
     assert [one.config.id for one in await served.service.configured()] == ["qwen"]
+
+
+async def test_the_very_file_that_an_install_is_to_fetch_may_be_brought_by_hand(tmp_path: Path) -> None:
+    served, content = Served(tmp_path), b"GGUF and more"
+    (tmp_path / "new.gguf").write_bytes(content)
+    await served.being_installed("new", sha256(content).hexdigest())
+
+    told = await served.service.add(a_model("new"), only_new=True)
+
+    assert told.model.config.id == "new"
+    assert [one for one in told.warnings if "operation 3f2a1b0c) is cancelled" in one]
+    view = await served.operations.view(OpId("3f2a1b0c-1"))
+    assert (view.operation.wish, served.signals) == (Wish.CANCEL, 1)
+    assert [one.config.id for one in await served.service.configured()] == ["new"]
+
+
+@pytest.mark.parametrize("pinned", ["", "ab" * 32])
+async def test_any_other_file_waits_for_the_install(tmp_path: Path, pinned: str) -> None:
+    served = Served(tmp_path)
+    (tmp_path / "new.gguf").write_bytes(b"GGUF")
+    await served.being_installed("new", pinned)
+
+    with pytest.raises(Conflict, match="being installed"):
+        await served.service.add(a_model("new"))
+    with pytest.raises(Conflict, match="being installed"):  # Its file is not even here.
+        await served.service.add("name: new\nbackend: llama-cpp\nparameters: {model: elsewhere.gguf}\n")
+    view = await served.operations.view(OpId("3f2a1b0c-1"))
+    assert (view.operation.wish, served.signals) == (Wish.RUN, 0)
 
 
 async def test_model_that_is_disabled_is_there_until_it_is_removed(served: Served) -> None:

@@ -188,6 +188,21 @@ def test_one_large_goes_rather_than_two_small() -> None:
     assert evicted(a_need(6), full_up(full)) == ["large"]
 
 
+def test_ram_of_which_more_is_in_use_than_there_is_is_freed_as_well() -> None:
+    """Measured replicas may take more than their node's budget; that is no lack beside any VRAM."""
+    offer = a_cpu_offer("full", a_resident("a", 5), a_resident("b", 5, idle_s=90), free_gb=-1)
+    got = place(a_need(3), [offer])
+    assert isinstance(got, Placed)
+    assert [key.model for key in got.evict] == ["b"]
+
+
+def test_memory_that_a_node_has_not_is_no_way_out() -> None:
+    full = a_cpu_offer("full", free_gb=0)
+    got = place(replace(a_need(0), memory_bytes=0), [replace(full, ram_free=-1)])
+    assert isinstance(got, Unplaceable)
+    assert "VRAM" not in got.reasons["full"]
+
+
 def test_of_as_few_as_possible_those_used_longest_ago_go() -> None:
     full = an_offer(
         "gpu-1",

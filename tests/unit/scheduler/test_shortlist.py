@@ -1,6 +1,7 @@
 """The best node, found without looking closely at each: the same as by looking at all."""
 
 from dataclasses import replace
+from datetime import timedelta
 from itertools import count
 from typing import Any
 
@@ -24,6 +25,7 @@ from remuda.scheduler.model import Need, NodeOffer, Placed, Replica, ReplicaStat
 from remuda.scheduler.offers import offers
 from remuda.scheduler.placement import Fit, look, place
 from remuda.scheduler.ranking import NodeWishes, usual_speed
+from remuda.scheduler.refusals import RefusalBook
 from remuda.scheduler.shortlist import Glance, SupplyFacts, best_place
 from tests.support.examples import examples
 from tests.unit.scheduler.offering import a_need
@@ -66,7 +68,7 @@ def views(draw: st.DrawFn, name: str) -> ObservedNode:
 
 @st.composite
 def replicas(draw: st.DrawFn) -> list[Replica]:
-    numbers = count()
+    numbers, changes = count(), count(1)
     return [
         a_row(
             draw(st.sampled_from(MODELS)),
@@ -77,6 +79,7 @@ def replicas(draw: st.DrawFn) -> list[Replica]:
             state=draw(st.sampled_from((ReplicaState.LOADED, ReplicaState.LOADED, *ReplicaState))),
             in_vram=draw(st.booleans()),
             last_used=draw(st.sampled_from((None, ago(5), ago(50)))),
+            change=next(changes),
         )
         for _ in range(draw(st.integers(0, 8)))
     ]
@@ -123,7 +126,7 @@ def fleets(draw: st.DrawFn) -> PlacementFacts:
         memory=memory,
         spare=draw(st.sampled_from(({}, {"b": 1}))),
         groups=draw(st.sampled_from(({}, {"qwen": frozenset({"g"}), "c": frozenset({"g"})}))),
-        turn=Turn(evicts=draw(st.sampled_from((True, True, False)))),
+        turn=draw(turns),
         speeds=speeds,
         wishes=draw(wishes),
     )
@@ -184,6 +187,155 @@ def test_no_node_is_better_than_it_looked(
         second = glance.second(view, first)
         assert second is not None
         assert first <= second <= fit.rank(glance.usual)
+
+
+CHANGING = (
+    *("nodes", "replicas", "now", "in_flight", "pinned", "unfit", "shared", "frontend", "files", "memory"),
+    *("spare", "groups", "turn", "checks_disk"),
+)
+
+
+@st.composite
+def later_fleets(draw: st.DrawFn, before: PlacementFacts) -> PlacementFacts:
+    """The same some time later: one thing has changed."""
+    changes = count(before.replicas.change + 1)
+
+    def anew(row: Replica) -> Replica:
+        state = draw(st.sampled_from((ReplicaState.LOADED, ReplicaState.UNLOADING)))
+        since = draw(st.sampled_from((before.replicas.now, row.updated_at)))
+        return replace(
+            row, change=next(changes), state=state, memory_bytes=row.memory_bytes // 2, updated_at=since
+        )
+
+    match draw(st.sampled_from(CHANGING)):
+        case "nodes":
+            some = draw(st.sets(st.sampled_from(NAMES)))
+            redrawn = [
+                draw(views(name)) if (name := view.standing.node.name) in some else view
+                for view in before.nodes
+            ]
+            return replace(before, nodes=redrawn)
+        case "replicas":
+            redrawn_rows = [anew(row) if draw(st.booleans()) else row for row in before.replicas.rows]
+            seen = replace(rows(*redrawn_rows), now=before.replicas.now, change=next(changes))
+            return replace(before, replicas=seen)
+        case "now":
+            later = before.replicas.now + timedelta(seconds=draw(st.sampled_from((1, 9, 30))))
+            return replace(before, replicas=replace(before.replicas, now=later))
+        case "in_flight":
+            busy = draw(st.sampled_from((0, 2)))
+            return replace(before, in_flight=lambda key: busy)
+        case "turn":
+            return replace(before, turn=draw(turns))
+        case "unfit":
+            why = draw(st.sampled_from(("", "it is avoided")))
+            return replace(before, unfit=lambda node: why)
+        case fact:
+            return replace(before, **{fact: getattr(draw(fleets()), fact)})
+
+
+turns = st.builds(
+    Turn,
+    st.sampled_from((timedelta(), timedelta(seconds=25))),
+    st.frozensets(st.sampled_from([NodeId(f"id-{name}") for name in NAMES]), max_size=2),
+    st.sampled_from((True, True, True, False)),
+)
+
+
+@settings(max_examples=examples(100))
+@given(st.data(), needs, fleets(), supplies, heres)
+def test_what_was_refused_before_is_told_as_if_looked_at_anew(
+    data: st.DataObject, need: Need, fleet: PlacementFacts, supply: list[Supply], here: str
+) -> None:
+    refusals = RefusalBook()
+    need = replace(
+        need, memory_bytes=need.memory_bytes + 8 * GB, on_gpu=MemoryUse(0, 0)
+    )  # Little room for it.
+    for _ in range(8):
+        known = known_by(supply, here)
+        plain = place(need, [known.complete(offer) for offer in offers(need, fleet)])
+        assert at_once(best_place(need, fleet, known, refusals)) == plain
+        fleet = data.draw(later_fleets(fleet))
+        if data.draw(st.integers(0, 7)) == 0:
+            supply = data.draw(supplies)
+
+
+def test_only_nodes_that_have_told_something_new_are_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[str] = []
+
+    def noted(need: Need, offer: NodeOffer) -> object:
+        looked.append(offer.name)
+        return look(need, offer)
+
+    monkeypatch.setattr(shortlist, "look", noted)
+    fleet, refusals = many(50), RefusalBook()
+    first = at_once(best_place(a_need(60), fleet, ANYWHERE, refusals))
+    assert len(looked) == 50
+    looked.clear()
+    nodes = [*fleet.nodes[1:], a_view("n0", files=["qwen.gguf"], installed=["llama-cpp"], sequence=2)]
+    assert at_once(best_place(a_need(60), replace(fleet, nodes=nodes), ANYWHERE, refusals)) == first
+    assert looked == ["n0"]
+
+
+def full(**facts: Any) -> PlacementFacts:
+    """A node whose only room is that of a model which was loaded a moment ago."""
+    nodes = [a_view(files=["qwen.gguf"], installed=["llama-cpp"])]
+    there = rows(a_row("a", gb=20, since_s=5, last_used=ago(1)))
+    return replace(PlacementFacts(nodes, there, lambda key: 0, (), lambda node: ""), **facts)
+
+
+def in_a_while(seconds: float, **facts: Any) -> PlacementFacts:
+    fleet = full(**facts)
+    return replace(fleet, replicas=replace(fleet.replicas, now=ago(-seconds)))
+
+
+def with_row(**changes: Any) -> PlacementFacts:
+    fleet = full()
+    [row] = fleet.replicas.rows
+    return replace(fleet, replicas=rows(replace(row, change=row.change + 1, **changes)))
+
+
+def with_view(**changes: Any) -> PlacementFacts:
+    return full(nodes=[a_view(files=["qwen.gguf"], installed=["llama-cpp"], **changes)])
+
+
+@pytest.mark.parametrize(
+    "later",
+    [
+        in_a_while(10),
+        with_row(state=ReplicaState.UNLOADING),
+        with_row(memory_bytes=2 * GB),
+        full(in_flight=lambda key: 1),
+        full(unfit=lambda node: "it is avoided"),
+        full(pinned=("a",)),
+        full(spare={"a": 0}),
+        full(groups={"qwen": frozenset({"g"}), "a": frozenset({"g"})}),
+        full(memory=MemoryBook({MemoryKey("qwen", "abc", "", "GPU"): MemoryUse(2 * GB, 0)})),
+        full(turn=Turn(evicts=False)),
+        full(turn=Turn(reserved=frozenset({NodeId("id-gpu-1")}))),
+        in_a_while(30, in_flight=lambda key: 1, turn=Turn(waited=timedelta(seconds=30))),
+        with_view(heard_s=500),
+        with_view(unreached={"": "it does not answer"}),
+        with_view(max_replicas_override=0),
+        with_view(labels={"room": "attic"}, resources=replace(GPU, available_vram=24 * GB)),
+    ],
+)
+def test_what_may_change_the_reason_is_noticed(later: PlacementFacts) -> None:
+    need, refusals = a_need(10), RefusalBook()
+    before = at_once(best_place(need, full(), ANYWHERE, refusals))
+    assert isinstance(before, Unplaceable)
+    plain = place(need, offers(need, later))
+    assert plain != before
+    assert at_once(best_place(need, later, ANYWHERE, refusals)) == plain
+
+
+def test_refusals_of_the_models_that_were_looked_at_last_are_remembered() -> None:
+    refusals, fleet = RefusalBook(), many(2)
+    for number in range(40):
+        at_once(best_place(a_need(60, model=f"m{number}"), fleet, ANYWHERE, refusals))
+    assert refusals.models == [f"m{number}" for number in range(24, 40)]
+    at_once(best_place(a_need(1, model="m39"), fleet, ANYWHERE, refusals))
+    assert "m39" not in refusals.models
 
 
 def many(number: int, **facts: Any) -> PlacementFacts:

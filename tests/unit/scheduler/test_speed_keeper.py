@@ -95,3 +95,12 @@ async def test_a_benchmark_counts_for_what_it_is_though_it_is_slower() -> None:
 
 def test_no_time_at_all_is_told_as_a_little() -> None:
     assert moved_time(None, 0.0) == 1000.0
+
+
+async def test_a_backend_that_people_had_installed_tells_what_an_install_takes() -> None:
+    speeds = keeper(Kept())
+    speeds.took(Rate.BACKEND, NODE, "vllm", 40.0)
+    await speeds.pass_once()
+    assert speeds.known().install_s(NODE, "vllm") == Took(40.0)
+    assert speeds.known().install_s(NodeId("node-2"), "vllm") == Took(40.0, elsewhere=True)
+    assert speeds.known().install_s(NODE, "llama-cpp") is None

@@ -3,13 +3,15 @@
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from remuda.core.ids import NodeId
 from remuda.fleet.verdicts import ObservedNode
 from remuda.models.files import NeededFile
 from remuda.scheduler.model import FilesTold, Need, Placed, Unplaceable
 from remuda.scheduler.placement import place
-from remuda.scheduler.staging import NOTHING_TO_COPY, CopyPlan, copy_plan, givers, taken_words
+from remuda.scheduler.staging import NOTHING_TO_COPY, CopyPlan, GiversByFile, copy_plan, givers, taken_words
 from remuda.wire.nodes import CutOffFile, ModelFile, Report
 from tests.unit.scheduler.offering import an_offer
 from tests.unit.scheduler.standing import a_view
@@ -78,6 +80,18 @@ def test_another_file_that_the_worker_has_fetched_is_copied_anew() -> None:
     assert copy_plan(FILES[:1], replace(node, report=outdated), [node]) == CopyPlan(4 * GB, "this frontend")
 
 
+@pytest.mark.parametrize(("brought", "size"), [(True, GB), (False, 5 * GB)])
+def test_content_that_the_worker_has_fetched_under_another_name_does_not_travel(
+    brought: bool, size: int
+) -> None:
+    node = a_node("a")
+    assert node.report is not None
+    same = ModelFile(path="other.gguf", size=4 * GB, sha256="ab" * 32, brought=brought)
+    has = replace(node, report=node.report.model_copy(update={"model_files": (same,)}))
+    wanted = (replace(FILES[0], sha256="ab" * 32), FILES[1])
+    assert copy_plan(wanted, has, [has]) == CopyPlan(size, "this frontend")
+
+
 def test_file_of_another_content_is_not_given() -> None:
     giver, taker = a_node("a", ("q.gguf", 4 * GB)), a_node("b")
     assert giver.report is not None
@@ -95,6 +109,17 @@ def test_givers_have_the_same_file_and_do_not_all_begin_with_the_same() -> None:
     assert [one.node.name for one in givers(FILES[0], nodes, nodes[0].standing.node)] == ["b", "d"]
     assert [one.node.name for one in givers(FILES[0], nodes, nodes[2].standing.node)] == ["d", "b"]
     assert [one.node.name for one in givers(FILES[0], nodes, nodes[1].standing.node)] == ["d"]
+
+
+@given(st.frozensets(st.sampled_from("abcdef")), st.sampled_from("abcdef"))
+def test_first_giver_is_the_same_where_it_is_found_for_all_nodes_at_once(
+    having: frozenset[str], receiver: str
+) -> None:
+    nodes = [a_node(name, *(WHOLE if name in having else ())) for name in "fedcba"]
+    node = next(view.standing.node for view in nodes if view.standing.node.name == receiver)
+    giving = givers(FILES[0], nodes, node)
+    assert GiversByFile(nodes).of(FILES[0], node) == (giving[0].node if giving else None)
+    assert GiversByFile(nodes).any_of(FILES[0]) is bool(having)
 
 
 # Placement.
@@ -168,3 +193,8 @@ def test_node_with_another_file_of_that_name_is_refused() -> None:
 )
 def test_where_bytes_came_from_is_told_in_words(taken: dict[str, int], words: str) -> None:
     assert taken_words(taken) == words
+
+
+def test_bytes_that_had_come_before_are_told_by_themselves() -> None:
+    assert taken_words({"attic": 1 << 20}, 2 << 20) == "1.0 MiB came from attic; 2.0 MiB had come before"
+    assert taken_words({}, 2 << 20) == "2.0 MiB had come before"

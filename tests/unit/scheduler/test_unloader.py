@@ -19,9 +19,8 @@ from remuda.ops.model import (
     UnloadCause,
     UnloadReason,
 )
-from remuda.scheduler.load_ops import unload_operation
 from remuda.scheduler.measured_speed import Rate
-from remuda.scheduler.model import Replica, Replicas, ReplicaState
+from remuda.scheduler.model import Replica, Replicas, ReplicaState, unload_operation
 from remuda.scheduler.unloader import Unloader
 from remuda.wire.models import ModelStop, ModelStopReply, RunningModel
 from tests.support.clocks import START

@@ -12,8 +12,8 @@ from remuda.core.errors import Conflict
 from remuda.fleet.verdicts import BackendInventory, ObservedNode
 from remuda.ops.model import Kind, State
 from remuda.ops.ports import Filter
-from remuda.scheduler.load_ops import UnloadRequests
 from remuda.scheduler.model import ReplicaState
+from remuda.scheduler.unloader import UnloadRequests
 from remuda.scheduler.upkeep import DriftRepair, Upkeep, UpkeepPolicy
 from remuda.wire.models import ModelStop, RunningModel
 from tests.support.virtual_ops import time_passes

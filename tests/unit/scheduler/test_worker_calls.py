@@ -9,7 +9,7 @@ from remuda.scheduler.worker_calls import BusWorker
 from remuda.wire import subjects
 from remuda.wire.backends import BackendList, BackendListReply, BackendStop, InstalledBackend
 from remuda.wire.codec import decode, encode
-from tests.unit.router.frontends import SharedLines
+from tests.support.shared_lines import SharedLines
 from tests.unit.scheduler.rig import NODE
 
 pytestmark = pytest.mark.anyio

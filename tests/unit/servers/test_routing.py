@@ -2,6 +2,7 @@
 
 from types import MappingProxyType
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -47,6 +48,36 @@ def test_a_paid_model_without_a_price_is_not_routed_to() -> None:
     assert models["cloud/a"].routes
     assert not models["cloud/b"].routes
     assert "b has no price" in models["cloud/b"].absence
+    assert models["cloud/b"].unpriced
+
+
+def test_only_a_model_that_nothing_else_has_is_unpriced() -> None:
+    paid = adopted("cloud", "a", paid=True, prices={"z": TokenPrice(1, 1)}, budget=5)
+    lists = {"alone": ("cloud/a",), "either": ("cloud/a", "nas/a"), "ours": ("cloud/a",)}
+    entries = {
+        name: RoutedModel(ModelConfig(name=name, backend="echo" if name == "ours" else "", upstreams=listed))
+        for name, listed in lists.items()
+    }
+    built = with_servers(Table(MappingProxyType(entries)), [paid, adopted("nas", "a")])
+    assert [name for name in lists if built.models[name].unpriced] == ["alone"]
+
+
+@pytest.mark.parametrize(
+    ("reason", "told"),
+    [
+        (
+            "10.1.2.3:8000 cannot be reached: Connection refused",
+            "its address cannot be reached: Connection refused",
+        ),
+        ("/v1/models was answered with 500", "/v1/models was answered with 500"),
+        ("the name 10.1.2.3 is not known; 110.1.2.3 is", "the name its address is not known; 110.1.2.3 is"),
+    ],
+)
+def test_where_a_server_is_is_told_to_admins_only(reason: str, told: str) -> None:
+    server = Server("nas", ServerKind.OPENAI, parse_url("http://10.1.2.3:8000"))
+    one = AdoptedServer(server, Condition(("a",), reason))
+    entry = with_servers(table(), [one]).models["nas/a"]
+    assert entry.absence == f"the server nas cannot be used: {told}"
 
 
 def test_a_model_overflows_to_what_it_lists_and_to_nothing_else() -> None:

@@ -106,6 +106,10 @@ def test_a_kind_of_request_that_a_model_does_not_do_is_named() -> None:
     failed = failure_of(unable, "smollm2", RequestKind.EMBEDDING, begun=False)
     assert (failed.code, failed.status) == ("unsupported_request", 400)
     assert failed.public_text == "smollm2 does not do embeddings: set `embeddings: true`"
+    missing = CallFailed(GrpcStatus.UNIMPLEMENTED, "Method not found!")
+    for translates, asked in ((False, "transcriptions"), (True, "translations")):
+        failed = failure_of(missing, "m", RequestKind.TRANSCRIPTION, begun=False, translates=translates)
+        assert failed.public_text == f"m does not do {asked}"
 
 
 def test_other_failures_stay_what_they_are() -> None:

@@ -2,9 +2,11 @@
 
 import json
 
+import pytest
+
 from remuda.core.ids import BootId, MachineId
 from remuda.wire.codec import encode
-from remuda.wire.nodes import Report
+from remuda.wire.nodes import Report, RunningReplica
 from remuda.worker.addresses import Advertised
 from remuda.worker.hardware.model import Hardware
 from remuda.worker.identity import Introduction, register_request
@@ -81,3 +83,17 @@ def test_a_heartbeat_tells_free_vram() -> None:
 def test_a_full_machine_is_said_to_be_full() -> None:
     body = beat(machine(available_ram=0, available_disk=0))
     assert (body["available_ram"], body["available_disk"]) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("taken", "free_of_machine", "told"),
+    [((), 8, 8), ((3,), 8, 8), ((3, 9), 8, 4), ((3, 9), 2, 2), ((3, 20), 8, 0)],
+)
+def test_of_a_budget_what_models_use_is_not_free(
+    taken: tuple[int, ...], free_of_machine: int, told: int
+) -> None:
+    machine_with_budget = machine(available_ram=free_of_machine << 30, ram_is_budget=True)
+    replicas = tuple(RunningReplica(model_id="m", ram_bytes=size << 30) for size in taken)
+    assert heartbeat(machine_with_budget, Report(replicas=replicas)).available_ram == told << 30
+    without = machine(available_ram=free_of_machine << 30)
+    assert heartbeat(without, Report(replicas=replicas)).available_ram == free_of_machine << 30

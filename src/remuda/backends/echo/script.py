@@ -1,4 +1,4 @@
-"""What a call was told to do besides echoing: keys beginning with `echo_`, as texts. Pure."""
+"""What a call is to do besides echoing: keys beginning with `echo_`, as texts. Pure."""
 
 import signal
 from collections.abc import Mapping

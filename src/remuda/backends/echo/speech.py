@@ -66,7 +66,7 @@ class Startup:
 
 
 def begin(environ: Mapping[str, str]) -> Startup:
-    """Wait, fail or die as told; returns where the process may go on."""
+    """Wait, fail or die as the script says; returns where the process may go on."""
     if delay := environ.get(DELAY_VARIABLE):
         if not delay.isdigit():
             sys.exit(f"{DELAY_VARIABLE} is a whole number of milliseconds, not {delay!r}")

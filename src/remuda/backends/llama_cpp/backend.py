@@ -111,7 +111,7 @@ class LlamaCppBackend(Backend):
             context.set_trailing_metadata(told if cached is None else (*told, (CACHED_TOKENS, str(cached))))
 
     async def Predict(self, request: pb.PredictOptions, context: Context) -> pb.Reply:
-        # As a stream, too: only between two tokens can the engine be told that the client has left.
+        # As a stream, too: only between two tokens can the engine learn that the client has left.
         async with aclosing(self.PredictStream(request, context)) as stream:
             return replies.whole([reply async for reply in stream])
 

@@ -67,7 +67,7 @@ def _moved(schema: Any, place: str) -> Any:
 
 
 class CallReading:
-    """One answer, the whole text of which is a call. Nothing of it is told before its end."""
+    """One answer, the whole text of which is a call. Nothing of it is sent before its end."""
 
     def __init__(self, call_id: str) -> None:
         self._id = call_id
@@ -95,7 +95,7 @@ class CallReading:
         text = "".join(self._text)
         reply = pb.Reply()
         reply.CopyFrom(self._last)
-        reply.logprobs = b""  # They were told already.
+        reply.logprobs = b""  # They were sent already.
         del reply.chat_deltas[:]
         if call := _read(text, self._id):
             reply.chat_deltas.add(tool_calls=[call])

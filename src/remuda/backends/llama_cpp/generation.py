@@ -43,7 +43,7 @@ class Generation:
     """A request, and whether it is a chat: the engine then takes reasoning and tool calls out of the text."""
 
     chat: bool
-    body: Mapping[str, Any]
+    body: Mapping[str, object]
     forced_call: bool = False  # All of the text is a call of a tool, which the engine does not know of.
 
     @property
@@ -64,7 +64,7 @@ def plan_generation(
 
     Never more tokens than the context holds: an engine left without a bound may never stop.
     """
-    body: dict[str, Any] = {
+    body: dict[str, object] = {
         "stream": True,
         "return_progress": True,  # A sign of life from each batch of a long prompt.
         "cache_prompt": True,
@@ -95,7 +95,7 @@ def plan_generation(
 
 
 def _with_tools(
-    body: Mapping[str, Any], options: pb.PredictOptions, template_has_tools: bool
+    body: Mapping[str, object], options: pb.PredictOptions, template_has_tools: bool
 ) -> Sliced[Generation]:
     """An engine does not hold every model to a call that it must make, and forgets tools for which a template
     has no place: such a call is bound by a schema of ours."""
@@ -109,11 +109,11 @@ def _with_tools(
     return Generation(True, body)
 
 
-def _forced(tools: Tools, body: Mapping[str, Any], template_has_tools: bool) -> dict[str, Any]:
-    """The template is told of the tools where it has a place for them; the engine is not, which refuses a
+def _forced(tools: Tools, body: Mapping[str, Any], template_has_tools: bool) -> dict[str, object]:
+    """The template is given the tools where it has a place for them; the engine is not, which refuses a
     schema beside them."""
     try:
-        bound: dict[str, Any] = {"json_schema": call_schema(tools)}
+        bound: dict[str, object] = {"json_schema": call_schema(tools)}
         if template_has_tools:
             return bound | {"chat_template_kwargs": {**body.get("chat_template_kwargs", {}), "tools": tools}}
         return bound | {"messages": with_tools_named(tools, body["messages"])}
@@ -146,14 +146,14 @@ def _choice(options: pb.PredictOptions) -> tuple[Tools, str]:
     return named, "required"
 
 
-def _completion(options: pb.PredictOptions) -> Iterator[tuple[str, Any]]:
+def _completion(options: pb.PredictOptions) -> Iterator[tuple[str, object]]:
     media = [_base64(item) for item in (*options.Images, *options.Audios)]
     yield "prompt", {"prompt_string": options.Prompt, "multimodal_data": media} if media else options.Prompt
     if options.Logprobs or options.TopLogprobs:
         yield "n_probs", max(options.Logprobs, options.TopLogprobs)
 
 
-def _chat(options: pb.PredictOptions) -> Iterator[tuple[str, Any]]:
+def _chat(options: pb.PredictOptions) -> Iterator[tuple[str, object]]:
     yield "messages", chat_messages(options)
     yield "timings_per_token", True  # Where a chat's events count tokens.
     if options.Logprobs or options.TopLogprobs:
@@ -163,9 +163,9 @@ def _chat(options: pb.PredictOptions) -> Iterator[tuple[str, Any]]:
         yield "chat_template_kwargs", kwargs
 
 
-def template_arguments(metadata: Mapping[str, str]) -> dict[str, Any]:
-    """What the model's chat template is told beside the messages."""
-    kwargs: dict[str, Any] = {}
+def template_arguments(metadata: Mapping[str, str]) -> dict[str, object]:
+    """What the model's chat template is given beside the messages."""
+    kwargs: dict[str, object] = {}
     if effort := metadata.get("reasoning_effort"):
         kwargs["reasoning_effort"] = effort
     if thinking := metadata.get("enable_thinking"):
@@ -175,7 +175,7 @@ def template_arguments(metadata: Mapping[str, str]) -> dict[str, Any]:
     return kwargs
 
 
-def chat_messages(options: pb.PredictOptions) -> list[dict[str, Any]]:
+def chat_messages(options: pb.PredictOptions) -> list[dict[str, object]]:
     """OpenAI's form of the messages; what is to be seen or heard belongs to the last one of the user."""
     messages = [_message(message) for message in options.Messages]
     media = [*map(_image, options.Images), *map(_audio, options.Audios)]
@@ -187,8 +187,8 @@ def chat_messages(options: pb.PredictOptions) -> list[dict[str, Any]]:
     return messages
 
 
-def _message(message: pb.Message) -> dict[str, Any]:
-    rendered: dict[str, Any] = {"role": message.role, "content": message.content}
+def _message(message: pb.Message) -> dict[str, object]:
+    rendered: dict[str, object] = {"role": message.role, "content": message.content}
     for field in ("name", "tool_call_id", "reasoning_content"):
         if value := getattr(message, field):
             rendered[field] = value
@@ -197,12 +197,12 @@ def _message(message: pb.Message) -> dict[str, Any]:
     return rendered
 
 
-def _image(item: str) -> dict[str, Any]:
+def _image(item: str) -> dict[str, object]:
     url = item if item.startswith("data:") else f"data:image/jpeg;base64,{item}"
     return {"type": "image_url", "image_url": {"url": url}}
 
 
-def _audio(item: str) -> dict[str, Any]:
+def _audio(item: str) -> dict[str, object]:
     return {"type": "input_audio", "input_audio": {"data": _base64(item), "format": "wav"}}
 
 
@@ -216,7 +216,7 @@ def _tool_choice(text: str) -> Any:
     return text if text in ("auto", "none", "required") else _json("ToolChoice", text, (str, dict))
 
 
-def _schema(metadata: Mapping[str, str]) -> Mapping[str, Any] | None:
+def _schema(metadata: Mapping[str, str]) -> Mapping[str, object] | None:
     """The JSON schema an answer must follow: `json_schema`, or within OpenAI's `response_format`."""
     if text := metadata.get("json_schema"):
         return dict(_json("json_schema", text, dict))

@@ -62,7 +62,7 @@ def rerank_result(answer: Mapping[str, Any], documents: Sequence[str]) -> pb.Rer
 
 
 def metrics_response(exposition: str) -> pb.MetricsResponse:
-    """Of all slots together. What they work on is not told: metrics are read by others than those who ask."""
+    """Of all slots together. What they work on is left out: metrics are read by others than those who ask."""
     values = dict(
         line.removeprefix(_METRIC_PREFIX).split(maxsplit=1)
         for line in exposition.splitlines()
@@ -112,7 +112,7 @@ def chat_reply(events: Sequence[bytes]) -> pb.Reply | None:
 
 
 def stopping_word(events: Sequence[bytes]) -> str:
-    """The stop sequence at which the text ended, if it did; told in the last event."""
+    """The stop sequence at which the text ended, if it did; in the last event."""
     for event in map(_decoded, (each for each in events if b'"stopping_word"' in each)):
         told = event.get("__verbose", event)
         if told.get("stop_type") == "word":
@@ -121,7 +121,7 @@ def stopping_word(events: Sequence[bytes]) -> str:
 
 
 def cached_tokens(events: Sequence[bytes]) -> int | None:
-    """How many of the prompt's tokens the engine knew from earlier ones; None: it is not told here."""
+    """How many of the prompt's tokens the engine knew from earlier ones; None: not in this event."""
     for event in map(_decoded, (each for each in events if b'"cache_n"' in each)):
         if timings := event.get("timings"):
             return int(timings["cache_n"])

@@ -11,8 +11,8 @@ from remuda.accounts.keys import ApiKey, KeyScope
 from remuda.accounts.terms import KeyTerms
 from remuda.core.errors import Invalid
 from remuda.core.hints import did_you_mean
+from remuda.gateway.access_views import TERMS, key_view
 from remuda.gateway.guards import require_admin
-from remuda.gateway.key_views import TERMS, key_view
 from remuda.gateway.messages import KNOWN_FILTERS, KeyPath, answer, gives, read_known, takes
 from remuda.gateway.services import Services, Svc
 from remuda.wire.admin import KeyPatch, KeyRequest, KeyView, KeyViews

@@ -43,7 +43,8 @@ async def model_config(model: ModelPath, svc: Svc) -> Response:
 
 @routes.put("/api/models/{model:path}/config", openapi_extra=takes(ModelReplace), responses=_CHANGED)
 async def replace_config(model: ModelPath, request: Request, svc: Svc, if_match: IfMatch = "") -> Response:
-    """Replace its YAML; its replicas are then replaced. 409 with both texts when it was changed meanwhile."""
+    """Replace its YAML; `reloads`: its replicas are then replaced. 409 with both texts when it was changed
+    meanwhile. With `dry_run` nothing is changed: the answer says what would come of it, `model` as it is."""
     body = await read_known(request, ModelReplace)
     if not if_match:
         raise Invalid(
@@ -51,7 +52,9 @@ async def replace_config(model: ModelPath, request: Request, svc: Svc, if_match:
             hint="send the ETag of GET on this path, or * to overwrite whatever is there",
         )
     try:
-        added = await svc.serving.edits.replace(model, body.config, _etag(if_match))
+        edits = svc.serving.edits
+        change = edits.preview if body.dry_run else edits.replace
+        added = await change(model, body.config, _etag(if_match))
     except Stale as error:
         return _both(error, body.config)
     return await _added(added, svc)

@@ -75,7 +75,7 @@ async def begin_upload(request: Request, svc: Svc, admin: Admin) -> Response:
     length = request.headers["upload-length"]
     wanted = rules.announced_file(length, metadata, uploads.new_id(), admin)
     if name := metadata.get("model"):
-        await svc.serving.installs.check_upload(name, wanted.upload)
+        await svc.serving.installs.check_upload(name, wanted.upload, wanted.sha256)
     begun = await uploads.create(wanted)
     answered = answer(_file_view(begun), 201)
     answered.headers.update(_TUS | _state(begun) | {"Location": _url(begun)})

@@ -1,16 +1,28 @@
 """Model files on a node: what is there, what they may come to, and making room."""
 
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Final
+
 from fastapi import APIRouter, Depends, Request, Response
 
+from remuda.core.ids import NodeId
 from remuda.fleet.health import Standing
 from remuda.fleet.node_views import current_report
 from remuda.gateway.guards import Admin, require_admin
 from remuda.gateway.messages import NodePath, answer, gives, read, read_known, takes
 from remuda.gateway.services import Svc
-from remuda.scheduler.disk_room import FileOnNode, ModelOnDisk, NodeDisk, NoRoom
+from remuda.ops.model import Kind, State
+from remuda.ops.ports import Filter, View
+from remuda.scheduler.disk_room import LAST_COPY, UNKNOWN_CONTENT, FileOnNode, ModelOnDisk, NodeDisk, NoRoom
 from remuda.scheduler.file_room import Freeing, NoRoomForFiles
 from remuda.wire import disk as wire
-from remuda.wire.nodes import ResetReply
+from remuda.wire.nodes import ArrivedFile, ResetReply
+
+_REMOVALS: Final = frozenset({Kind.REMOVE_MODEL})
+_UNLESS_REMOVED: Final = frozenset({"", LAST_COPY, UNKNOWN_CONTENT})  # Says nothing of a removal's files.
+
+_NOT_PLACED: Final = "on its way, or waiting for another load; it goes with its model, or after three days"
 
 routes = APIRouter(prefix="/api", tags=["nodes"], dependencies=[Depends(require_admin)])
 
@@ -19,7 +31,10 @@ routes = APIRouter(prefix="/api", tags=["nodes"], dependencies=[Depends(require_
 async def model_files(node_id: NodePath, svc: Svc) -> Response:
     """The model files that the node reports, who needs them, and why each of them stays or may go."""
     standing = await svc.registry.standing(node_id)
-    return answer(_view(standing, await svc.serving.room.disk(node_id)))
+    disk = await svc.serving.room.disk(node_id)
+    removals = Filter(finished=False, kinds=_REMOVALS, node=standing.node.id, dismissed=True)
+    going = removals_on(standing.node.id, await svc.ops.operations.views(removals))
+    return answer(_view(standing, with_removals(disk, going)))
 
 
 @routes.post(
@@ -57,12 +72,39 @@ async def reset_files_budget(node_id: NodePath, svc: Svc, admin: Admin) -> Respo
     return answer(ResetReply())
 
 
+def removals_on(node: NodeId, removals: Iterable[View]) -> Mapping[str, str]:
+    """The files there that are to go with their model, and why they are still there."""
+    return {
+        path: f"its removal {_how_far(step.state, step.reason)} (operation {view.operation.id[:8]})"
+        for view in removals
+        for step in view.steps
+        if step.node == node and not step.state.final and step.source.model is not None
+        for path in step.source.model.files
+    }
+
+
+def _how_far(state: State, reason: str) -> str:
+    if state is not State.PENDING:
+        return "is under way"
+    return f"waits: {reason}" if reason else "has not begun"
+
+
+def with_removals(disk: NodeDisk, going: Mapping[str, str]) -> NodeDisk:
+    files = tuple(
+        replace(file, keep=going[file.path]) if file.path in going and file.keep in _UNLESS_REMOVED else file
+        for file in disk.files
+    )
+    return replace(disk, files=files)
+
+
 def _view(standing: Standing, disk: NodeDisk) -> wire.NodeDiskView:
     node, report = standing.node, current_report(standing.node)
     of_worker = "" if report is None else report.model_files_budget
+    partial = () if report is None else report.model_files_partial
+    files = tuple(_file(file) for file in sorted(disk.files, key=lambda file: file.path))
     return wire.NodeDiskView(
         node=disk.node,
-        files=tuple(_file(file) for file in sorted(disk.files, key=lambda file: file.path)),
+        files=(*files, *map(unplaced_file, partial)),
         fetched_bytes=disk.fetched_bytes,
         budget=of_worker if node.files_budget_override is None else node.files_budget_override,
         budget_bytes=disk.budget_bytes,
@@ -82,6 +124,11 @@ def _file(file: FileOnNode) -> wire.FileOnDisk:
         models=tuple(sorted(file.models)),
         keep=file.keep,
     )
+
+
+def unplaced_file(part: ArrivedFile) -> wire.FileOnDisk:
+    """By its hash, as its worker tells it. It is in no budget, and does not go to make room."""
+    return wire.FileOnDisk(path=f"(not placed) {part.sha256[:12]}", size=part.size, keep=_NOT_PLACED)
 
 
 def _freed(freeing: Freeing, *, dry_run: bool) -> wire.FreedDisk:

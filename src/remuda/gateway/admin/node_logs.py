@@ -26,8 +26,8 @@ from remuda.gateway.messages import (
     refusal,
 )
 from remuda.gateway.middleware import HEAD_ONLY
-from remuda.gateway.node_logs import NodeLogs
 from remuda.gateway.services import Services, Svc
+from remuda.gateway.shut_out import ShutOut, unless_shut_out
 from remuda.wire.codec import decode, encode
 from remuda.wire.logs import LogEnd, LogFrame, LogLine, LogLines, LogNames
 
@@ -77,7 +77,7 @@ async def log_lines(
     """The newest lines of a model's processes there, or of one process key (`model#replica`)."""
     node = (await svc.registry.standing(node_id)).node
     if follow and not request.scope.get(HEAD_ONLY):
-        return FollowedLog(svc.logs, node, model, tail, stream)
+        return FollowedLog(request, svc, node, model, tail, stream)
     return answer(await svc.logs.lines(node, model, tail, stream))
 
 
@@ -88,13 +88,13 @@ async def log_socket(websocket: WebSocket, node_id: str, model: str) -> None:
     try:
         admin_name(websocket, svc)
         node = (await svc.registry.standing(node_id_text(node_id))).node
-        await _forward(websocket, svc.logs, node, model_name(model))
+        await _forward(websocket, svc, node, model_name(model))
     except RemudaError as error:
         log.info("log_socket_refused", node=node_id, code=error.code, reason=error.message)
         await websocket.send_denial_response(refusal(error, websocket.url.path))
 
 
-async def _forward(websocket: WebSocket, logs: NodeLogs, node: Node, model: str) -> None:
+async def _forward(websocket: WebSocket, svc: Services, node: Node, model: str) -> None:
     """Accepted with the worker's first frame: until then a refusal can still be answered in words."""
     accepted, problem = False, None
 
@@ -109,17 +109,24 @@ async def _forward(websocket: WebSocket, logs: NodeLogs, node: Node, model: str)
 
     async with anyio.create_task_group() as tasks:
         try:
-            await logs.follow(node, model, tell)
+            await unless_shut_out(websocket, svc, partial(svc.logs.follow, node, model, tell))
         except WebSocketDisconnect:
             accepted = False
         except RemudaError as error:
             problem = error
         if accepted:
-            code, why = (1012, _STOPPING.message) if problem is None else (1014, problem.message)
+            code, why = _closing(problem)
             await websocket.close(code, why.encode()[:_CLOSE_REASON_BYTES_MAX].decode(errors="ignore"))
         tasks.cancel_scope.cancel()
     if problem is not None and not accepted:
         raise problem
+
+
+def _closing(problem: RemudaError | None) -> tuple[int, str]:
+    """How a socket is closed, and the words."""
+    if problem is None:
+        return 1012, _STOPPING.message
+    return 1008 if isinstance(problem, ShutOut) else 1014, problem.message
 
 
 async def _until_left(websocket: WebSocket, scope: anyio.CancelScope) -> None:
@@ -131,9 +138,12 @@ async def _until_left(websocket: WebSocket, scope: anyio.CancelScope) -> None:
 class FollowedLog(Response):
     """Server-sent events. The answer begins with the worker's first frame."""
 
-    def __init__(self, logs: NodeLogs, node: Node, model: str, tail: int | None, stream: str | None) -> None:
+    def __init__(
+        self, request: Request, svc: Services, node: Node, model: str, tail: int | None, stream: str | None
+    ) -> None:
         super().__init__(media_type=STREAM)
-        self._follow = partial(logs.follow, node, model)
+        self._follow = partial(svc.logs.follow, node, model)
+        self._while_allowed = partial(unless_shut_out, request, svc)
         self._tail = tail
         self._stream = stream
 
@@ -159,7 +169,7 @@ class FollowedLog(Response):
 
         end = _STOPPING
         try:
-            await self._follow(tell)
+            await self._while_allowed(partial(self._follow, tell))
         except RemudaError as error:
             if not begun:
                 return error

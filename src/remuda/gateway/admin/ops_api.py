@@ -9,7 +9,6 @@ from typing import Annotated, Literal
 
 import structlog
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
-from fastapi.responses import StreamingResponse
 
 from remuda.core.errors import Conflict, Invalid, RemudaError
 from remuda.core.ids import NodeId
@@ -30,6 +29,7 @@ from remuda.gateway.messages import (
 )
 from remuda.gateway.middleware import HEAD_ONLY
 from remuda.gateway.services import Services, Svc
+from remuda.gateway.shut_out import WatchedStream
 from remuda.ops.feed import Event
 from remuda.ops.model import Kind, OpId, Source, Wish
 from remuda.ops.op_views import op_view, step_view, with_steps
@@ -99,7 +99,9 @@ async def op_events(
 def _stream(request: Request, svc: Services, place: str, stay_s: float, op: OpId | None = None) -> Response:
     stay = timedelta(seconds=0 if request.scope.get(HEAD_ONLY) else stay_s)
     svc.ops.feed.require_room()
-    return StreamingResponse(_lines(svc, place, op, stay), media_type=STREAM, headers=_HEADERS)
+    stream = WatchedStream(_lines(svc, place, op, stay), media_type=STREAM, headers=_HEADERS)
+    stream.caller, stream.services = request, svc
+    return stream
 
 
 async def _lines(svc: Services, place: str, op: OpId | None, stay: timedelta) -> AsyncIterator[bytes]:

@@ -20,12 +20,12 @@ from remuda.gateway.messages import (
     takes,
     unknown_field,
 )
-from remuda.gateway.model_views import wanted_replicas
+from remuda.gateway.model_views import replicas_of, wanted_replicas
 from remuda.gateway.node_views import check_labels
 from remuda.gateway.services import Svc
 from remuda.models import keep_alive
 from remuda.models.config import ModelConfig
-from remuda.scheduler.scheduling import ModelScheduling, SchedulingTerms, effective, wanted_in_words
+from remuda.scheduler.scheduling import ModelScheduling, SchedulingTerms, effective
 from remuda.scheduler.scheduling_edits import Scheduled
 from remuda.wire.scheduling import (
     ModelScheduled,
@@ -159,18 +159,7 @@ def _row(one: ModelScheduling, unconfigured: Sequence[ModelScheduling]) -> Sched
 
 def _unconfigured(one: ModelScheduling) -> ModelScheduled:
     config = effective(ModelConfig(name="later"), one.terms)
-    return ModelScheduled(
-        origin="declared",
-        wanted=wanted_in_words(config),
-        min_replicas=config.min_replicas,
-        max_replicas=config.max_replicas,
-        every_node=config.everywhere,
-        selector=dict(config.selector),
-        pinned=config.pinned,
-        keep_alive="" if config.keep_alive is None else keep_alive.render(config.keep_alive),
-        model=one.model,
-        absent=True,
-    )
+    return ModelScheduled(**dict(replicas_of(config, "declared")), model=one.model, absent=True)
 
 
 def _scheduled(one: Scheduled) -> ModelScheduled:

@@ -5,9 +5,9 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Path, Request, Response
 
 from remuda.core.prices import Money, parse_amount, parse_price
+from remuda.gateway.access_views import server_view
 from remuda.gateway.guards import require_admin
 from remuda.gateway.messages import KNOWN_FILTERS, answer, gives, read_known, takes
-from remuda.gateway.server_views import server_view
 from remuda.gateway.services import Services, Svc
 from remuda.servers.model import ServerKind
 from remuda.servers.service import ServerState, ServerWish

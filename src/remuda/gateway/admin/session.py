@@ -43,8 +43,8 @@ async def sign_in(request: Request, svc: Svc) -> Response:
         )
     if key.scope not in _MAY_LOOK:
         raise Forbidden(
-            f"the key '{key.name}' has the scope {key.scope}: it is for programs that use models",
-            hint="sign in with a key of scope admin or read",
+            f"the key '{key.name}' is for programs that use models, and does not open the console",
+            hint="sign in with an admin or read-only key",
         )
     shown = answer(_view(svc, key.scope, key.name))
     _set(shown, request, svc, svc.console.sessions.begin(key))

@@ -39,7 +39,7 @@ async def read_usage(
     model: Annotated[str, Query()] = "",
     format: Annotated[Literal["json", "csv"], Query()] = "json",
 ) -> Response:
-    """Requests, tokens and costs: of the last 30 days unless days are named, told apart by any of day, key,
+    """Requests, tokens and costs: of the last 30 days unless days are named, grouped by any of day, key,
     model and node."""
     query = _query(since, until, by, svc)
     query = UsageQuery(query.since, query.until, query.by, key, model)

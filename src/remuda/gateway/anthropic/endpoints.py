@@ -75,7 +75,7 @@ def _messages(body: bytes) -> MessagesRequest:
 
 
 def _shows(thinking: Thinking | None) -> bool:
-    """Some models think although they are told not to."""
+    """Some models think although they are asked not to."""
     return thinking is None or (thinking.type != "disabled" and thinking.display != "omitted")
 
 

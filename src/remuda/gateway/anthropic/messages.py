@@ -14,7 +14,7 @@ ToolName = Annotated[str, Meta(min_length=1, max_length=_TEXT_CHARS_MAX)]
 
 
 class _Tagged(Struct, tag_field="type"):
-    """One of several things, told apart by `type`."""
+    """One of several things, distinguished by `type`."""
 
 
 class _Block(Struct, tag_field="type", kw_only=True):

@@ -114,7 +114,7 @@ class MessageRenderer:
         return self._message(b",".join(blocks), stop, usage)
 
     def _opening(self) -> bytes:
-        """What the prompt cost is told at the end: no backend says it sooner."""
+        """What the prompt cost is known at the end: no backend says it sooner."""
         self._begun = True
         empty = self._message(b"", b'"stop_reason":null,"stop_sequence":null', Usage())
         return b'event: message_start\ndata: {"type":"message_start","message":%b}\n\n' % empty + PING

@@ -9,8 +9,7 @@ from typing import Final
 
 from remuda.accounts.keys import KeyRing
 from remuda.core.clock import Clock
-from remuda.gateway.key_views import key_view
-from remuda.gateway.server_views import InFlight, server_view
+from remuda.gateway.access_views import InFlight, key_view, server_view
 from remuda.router.table import Table
 from remuda.servers.service import ServerService
 from remuda.wire.codec import encode

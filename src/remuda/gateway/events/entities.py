@@ -107,7 +107,8 @@ class Entities:
         """What needs a person, as it was at the last look."""
         nodes = [node for _, node, _ in self._nodes.values()]
         storage = "" if self._serving.storage is None else self._serving.storage.trouble()
-        return needed(nodes, self._operations.shown, self._drift, self._serving.models.unusable, storage)
+        unusable = self._serving.models.unusable
+        return needed(nodes, self._operations.shown, self._drift, unusable, storage, self._models)
 
     async def _look_for_drift(self) -> None:
         now_s = self._clock.monotonic()

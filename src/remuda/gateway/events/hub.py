@@ -27,7 +27,7 @@ log = structlog.get_logger()
 
 LISTENERS_MAX: Final = 500
 LOOK_EVERY_S: Final = 1.0  # Even without a signal that something has changed.
-REST_S: Final = 0.25  # At least so long between two events: what changes meanwhile is told together.
+REST_S: Final = 0.25  # At least so long between two events: what changes meanwhile is sent together.
 LINGER_S: Final = 5.0  # So long after the last listener has gone.
 KEEP_ALIVE_S: Final = 15.0
 _FIRST_S: Final = 1.0  # For the first look, however short a listener stays.

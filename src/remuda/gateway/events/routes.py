@@ -7,13 +7,12 @@ import structlog
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from starlette.types import Receive, Scope, Send
 
-from remuda.core.errors import RemudaError
-from remuda.gateway.events.hub import KEEP_ALIVE_S
-from remuda.gateway.guards import admin_name, require_admin
+from remuda.gateway.guards import require_admin
 from remuda.gateway.history.series import STEP_S, ChartFigures
 from remuda.gateway.messages import NodePath, OpenApiPart, Responses, answer, gives, one_of, refuses
 from remuda.gateway.middleware import HEAD_ONLY
 from remuda.gateway.services import Services, Svc
+from remuda.gateway.shut_out import until_shut_out
 from remuda.wire.console import (
     AttentionItems,
     ChartSeries,
@@ -138,16 +137,8 @@ class _Stream(Response):
         scope.cancel()
 
     async def _until_shut_out(self, scope: anyio.CancelScope) -> None:
-        """A revoked key, or a session that has ended, ends the stream too."""
-        while True:
-            changed = self._svc.keyring.changed
-            try:
-                admin_name(self._request, self._svc)
-            except RemudaError:
-                scope.cancel()
-                return
-            with anyio.move_on_after(KEEP_ALIVE_S):
-                await changed.wait()
+        await until_shut_out(self._request, self._svc)
+        scope.cancel()
 
 
 async def _send(send: Send, part: bytes) -> None:

@@ -5,7 +5,7 @@ from functools import lru_cache, partial
 from typing import Final
 
 from remuda.accounts.keys import ApiKey, KeyRing, KeyScope
-from remuda.core.errors import Forbidden, Unauthorized
+from remuda.core.errors import Forbidden, RemudaError, Unauthorized
 from remuda.core.hints import did_you_mean
 from remuda.gateway.guards import host_problem, origin_problem, proxy_problem
 from remuda.gateway.inference.endpoint import HeaderMap
@@ -64,6 +64,22 @@ class Admission:
                 hint="use a key of the scope inference",
             )
         return key
+
+    def is_let_in(self, headers: HeaderMap) -> bool:
+        """Whether a request that was let in before still would be."""
+        try:
+            self.asker(headers)
+        except RemudaError:
+            return False
+        return True
+
+    async def until_shut_out(self, headers: HeaderMap) -> None:
+        """Returns when it is not let in any more, and not before."""
+        while True:
+            changed = self._keyring.changed
+            if not self.is_let_in(headers):
+                return
+            await changed.wait()
 
     def _signed_in(self, headers: HeaderMap) -> ApiKey | None:
         """The key of the console's session. Forbidden where another web page may have made it ask."""

@@ -6,8 +6,9 @@ Nothing here waits for anything but the client and the replica that answers.
 
 import asyncio
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
+from functools import partial
 from itertools import count
 from typing import Final
 
@@ -189,7 +190,9 @@ class InferenceHandler:
         response.stream = call.stream
         if entry.config.route_policy == SESSION:
             response.routing.session = session_of(request.headers, known.request, key)
-        await self.set_aside(call.request, call.context, max(len(body), len(written)), key, response)
+        if self._limits is not None and key is not None and key.terms.limited:
+            size = max(len(body), len(call.body))
+            await charge(self._limits, key, call.request, call.context, size, response)
         return call, known.sink(call, response, self._slicer)
 
     async def set_aside(
@@ -200,16 +203,15 @@ class InferenceHandler:
         key: ApiKey | None,
         response: ClientResponse,
     ) -> None:
-        """What the request may take of its key's limits, unless it was before. LimitReached: it may not."""
-        if self._limits is None or key is None or not key.terms.limited or response.charge is not None:
-            return
-        await charge(self._limits, key, request, context, body_bytes, response)
+        """What the request may take of its key's limits. LimitReached: it may not."""
+        if self._limits is not None and key is not None and key.terms.limited:
+            await charge(self._limits, key, request, context, body_bytes, response)
 
     def _caller(self, request: IncomingRequest) -> ApiKey | None:
         """Whose request it is, with what key and headers say of where it is to go."""
         response, key = request.response, self._admission.asker(request.headers)
         if key is not None:
-            response.caller, response.key_id = key.name, key.id
+            response.caller, response.key_id, response.headers = key.name, key.id, request.headers
             response.routing.claim = claim_of(key)
         if PREFER in request.headers or AVOID in request.headers:
             response.routing.hints = hints_in(
@@ -230,11 +232,12 @@ class InferenceHandler:
             return endpoint.parse(body)
         return await parsed(endpoint, body, self._slicer)
 
-    async def _written(self, known: ParsedRequest, body: bytes) -> bytes:
+    async def _written(self, known: ParsedRequest, body: bytes) -> bytes | Callable[[], bytes]:
         """The request as OpenAI's JSON, with what its links lead to in their place."""
         linked = await self._links.fetch(known.request) if has_media(known.request) else ()
-        written = known.openai_body(body)
-        return body_with(body, linked) if linked and written is body else written
+        if linked and known.openai_body(body) is body:
+            return body_with(body, linked)
+        return partial(known.openai_body, body)
 
     async def _model(self, endpoint: ApiEndpoint, name: str, key: ApiKey | None) -> RoutedModel:
         """One that was added on another frontend a moment ago is not unknown."""

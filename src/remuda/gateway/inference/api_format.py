@@ -32,7 +32,7 @@ def headers_of(error: RemudaError, status: int) -> HeaderFields:
         return (JSON_TYPE, (b"www-authenticate", b"Bearer"))
     if status not in (429, 503):
         return (JSON_TYPE,)
-    if isinstance(error, LimitReached):  # It is known when there is more: clients are told exactly that.
+    if isinstance(error, LimitReached):  # It is known when there is more, and clients get that time.
         then = (b"retry-after", str(error.retry_after_s).encode())
         return (JSON_TYPE, then) if error.retryable else (JSON_TYPE, then, _DO_NOT_RETRY)
     if isinstance(error, Unaffordable):  # Not before a person has seen to it, or another month begins.

@@ -36,7 +36,7 @@ def check_complexity(request: Request | MediaRequest) -> Sliced[None]:
     if request.grammar:
         with in_field("grammar"):
             yield from check_grammar(request.grammar)
-    if isinstance(request, ChatRequest):
+    if isinstance(request, ChatRequest) and (request.tools or request.response_format):
         shape = SchemaShape()
         for place, raw in _schemas(request):
             if len(raw) > _SIMPLE_BYTES_MAX:

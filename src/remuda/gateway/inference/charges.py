@@ -35,10 +35,13 @@ async def charge(
     body_bytes: int,
     response: ClientResponse,
 ) -> None:
-    """Set aside what the request may take. LimitReached where its key may not."""
+    """Set aside what the request may take, unless it was before. LimitReached where its key may not."""
+    if response.charge is not None:
+        return
     try:
-        prompt = _prompt_tokens(request, context, body_bytes)
-        response.charge = await limits.admit(key, prompt, _answer_tokens(request))
+        prompt, answer = _prompt_tokens(request, context, body_bytes), _answer_tokens(request)
+        at_once = limits.admit_at_once(key, prompt, answer)
+        response.charge = await limits.admit(key, prompt, answer) if at_once is None else at_once
     finally:
         response.limits = limits.standing(key.id)
 

@@ -147,7 +147,7 @@ def _part_with(part: msgspec.Raw, content: LinkedContent) -> Mapping[str, object
 
 
 def _member(raw: msgspec.Raw, content: LinkedContent) -> tuple[str, msgspec.Raw]:
-    """The field, and its value: a sound has to be told as such, whatever led to it."""
+    """The field, and its value: a sound has to be reported as such, whatever led to it."""
     if content.sound_format:
         return "input_audio", msgspec.Raw(
             b'{"data":"%b","format":"%b"}' % (content.base64, content.sound_format.encode())

@@ -11,9 +11,8 @@ from msgspec import UNSET, Struct, UnsetType, field
 
 from remuda.gateway.ollama.rendering import instant
 from remuda.models.config import ModelConfig
-from remuda.models.facts import ModelFacts
 from remuda.models.files import Manifest
-from remuda.models.gguf import GgufHeader
+from remuda.models.gguf import GgufHeader, ModelFacts
 from remuda.scheduler.catalogue import Catalogued
 from remuda.wire.serving import ReplicaView
 

@@ -118,7 +118,7 @@ _EFFORTS: Final = ("low", "medium", "high")
 
 
 def thinking(think: bool | str | None) -> dict[str, Any]:
-    """`think` as members of a chat: what the model's template is told, and for how long it is to think."""
+    """`think` as members of a chat: what the model's template is given, and for how long it is to think."""
     if think is None:
         return {}
     if isinstance(think, str) and think not in _EFFORTS:

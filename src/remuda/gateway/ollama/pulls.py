@@ -102,7 +102,7 @@ def _failed_once(view: OpView) -> str | None:
 
 
 def tried_in_vain(view: OpView) -> OllamaPullFailed | None:
-    """Why an install has failed that goes on being tried, for clients that are told nothing while they
+    """Why an install has failed that goes on being tried, for clients that hear nothing while they
     wait."""
     failed = _failed_once(view)
     if failed is None:

@@ -7,6 +7,7 @@ Of what a backend does not tell, nothing is told.
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from enum import StrEnum
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 import msgspec
@@ -21,6 +22,7 @@ from remuda.inference.model import InferenceCall
 NDJSON: Final = b"application/x-ndjson"
 _NS_OF_S: Final = 1_000_000_000
 _NS_OF_MS: Final = 1_000_000
+_SECONDS_KNOWN_MAX: Final = 16
 _encode: Final = msgspec.json.Encoder().encode
 
 
@@ -63,6 +65,12 @@ def instant(at: datetime) -> str:
     return at.astimezone(UTC).isoformat().replace("+00:00", "Z")
 
 
+@lru_cache(_SECONDS_KNOWN_MAX)
+def _instant_of(seconds: int) -> bytes:
+    """Many requests come within one second."""
+    return instant(datetime.fromtimestamp(seconds, UTC)).encode()
+
+
 class OllamaTexts:
     """Implements gateway.inference.text_answers.TextRenderer, for the one answer that a request has. A call
     of a tool is told when it is complete."""
@@ -73,8 +81,7 @@ class OllamaTexts:
         self._call = call
         self._chat = shape is Shape.CHAT
         self._spent = spent
-        created = instant(datetime.fromtimestamp(call.created, UTC))
-        head = b'{"model":%b,"created_at":%b' % (_encode(model), _encode(created))
+        head = b'{"model":%b,"created_at":"%b"' % (_encode(model), _instant_of(call.created))
         self._start = head + (b',"message":{"role":"assistant","content":' if self._chat else b',"response":')
         self._end = b"}" if self._chat else b""
         self._unfinished = self._end + b',"done":false}\n'

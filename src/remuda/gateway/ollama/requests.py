@@ -113,7 +113,7 @@ class OllamaRequest:
     def openai_body(self, body: bytes) -> bytes:
         request, more = self.request, b""
         if isinstance(request, ChatRequest):
-            if request.metadata:  # What backends of ours are told by it, servers are by this.
+            if request.metadata:  # Backends of ours take the one, servers the other.
                 thinks = request.metadata["enable_thinking"].encode()
                 more = b',"chat_template_kwargs":{"enable_thinking":%b}}' % thinks
             messages = with_links(request.messages)

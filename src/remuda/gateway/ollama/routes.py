@@ -53,6 +53,7 @@ SCHEMA_TYPES: Final = (
 """For the OpenAPI document."""
 _PULLED: Final = msgspec.json.Decoder(OllamaPulled)
 _NAMED: Final = msgspec.json.Decoder(OllamaNamed)
+_SIGN_OF_LIFE_S: Final = 10.0  # Clients and proxies give up streams that say nothing for long.
 B = TypeVar("B", OllamaPulled, OllamaNamed)
 
 
@@ -166,7 +167,7 @@ async def ollama_pull(request: Request, svc: Svc, admin: Admin) -> Response:
 
 
 async def _lines(svc: Services, op: OpId | None) -> AsyncIterator[bytes]:
-    """The answer has begun: what goes wrong is told in it."""
+    """The answer has begun: errors are written into it."""
     try:
         async with aclosing(_progress(svc, op)) as progress:
             async for line in progress:
@@ -179,10 +180,10 @@ async def _lines(svc: Services, op: OpId | None) -> AsyncIterator[bytes]:
 async def _progress(
     svc: Services, op: OpId | None, *, patient: bool = True
 ) -> AsyncGenerator[OllamaProgress, None]:
-    """Each change of how far it is. OllamaPullFailed when it ends without the model, or unless `patient` when
-    an attempt has failed. None: it is there."""
+    """Each change of how far it is, and a sign of life while nothing changes. OllamaPullFailed when it ends
+    without the model, or unless `patient` when an attempt has failed. None: it is there."""
     yield pulls.MANIFEST
-    told = pulls.MANIFEST
+    told, told_at = pulls.MANIFEST, anyio.current_time()
     async with svc.ops.feed.watched():
         while op is not None:
             news = svc.ops.feed.news
@@ -190,13 +191,13 @@ async def _progress(
             if view.finished_at is not None:
                 if failed := pulls.failure_of(view):
                     raise failed
-                await svc.inference.refresh_models()  # Whoever reads of success finds it.
+                await svc.inference.refresh_models()  # A client that reads of success finds it.
                 return
             if not patient and (failed := pulls.tried_in_vain(view)):
                 raise failed
             line = pulls.line_of(view)
-            if line != told:
-                told = line
+            if line != told or anyio.current_time() - told_at >= _SIGN_OF_LIFE_S:
+                told, told_at = line, anyio.current_time()
                 yield line
             with anyio.move_on_after(LOOK_EVERY.total_seconds()):
                 await news.wait()

@@ -89,7 +89,7 @@ def _loading(status: LoadStatus) -> LoadingState:
 
 
 def _type(error: RemudaError, status: int) -> str:
-    if isinstance(error, ModelLoading | QuotaUsedUp):
+    if isinstance(error, ModelLoading) or error.code == QuotaUsedUp.code:  # As OpenAI's own says it.
         return error.code
     if isinstance(error, LimitReached):
         return "requests" if error.kind in REQUESTS else "tokens"

@@ -7,7 +7,7 @@ import base64
 import math
 import sys
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Final
 
 import msgspec
@@ -86,11 +86,15 @@ class ChatRenderer:
         self._model = request.model
         options = request.stream_options
         self._includes_usage = options is not None and options.include_usage
-        self._head = EVENT_START + _head(call, "chatcmpl", "chat.completion.chunk", request.model)
         self._tail = (b',"usage":null}' if self._includes_usage else b"}") + EVENT_END
         self._unfinished = b'},"finish_reason":null}]' + self._tail
         self._starts: dict[int, bytes] = {}  # Of answers that are open.
         self._known_calls: set[tuple[int, int]] = set()
+
+    @cached_property
+    def _head(self) -> bytes:
+        """Of each event."""
+        return EVENT_START + _head(self._call, "chatcmpl", "chat.completion.chunk", self._model)
 
     def piece(self, index: int, delta: Delta) -> bytes:
         text, reasoning, calls, logprobs = delta

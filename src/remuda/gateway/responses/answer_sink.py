@@ -1,5 +1,5 @@
-"""The answer to a request for a response, on its way to the client: told as it comes, or all at once. It is
-kept before its end is told, so that clients that read of the end find it."""
+"""The answer to a request for a response, on its way to the client: streamed, or all at once. It is
+kept before its end is sent, so that clients that read of the end find it."""
 
 from collections.abc import Awaitable, Callable
 

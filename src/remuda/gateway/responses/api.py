@@ -1,9 +1,10 @@
 """OpenAI's Responses API: its endpoint, and what may be done with responses that are kept."""
 
 import re
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import replace
+from functools import partial
 from typing import Final
 from urllib.parse import parse_qs
 
@@ -27,7 +28,10 @@ from remuda.inference.stored_responses import StoredResponse
 
 _SHORT: Final = "/responses"
 _NUMBER: Final = re.compile(r"-1|[0-9]{1,9}")
-_LOOK_EVERY_S: Final = 1.0
+_LOOK_EVERY_S: Final = 0.25
+_LAST_S: Final = 5.0  # For the end, to someone who may not read any more.
+_COMMENT_EVERY: Final = 40  # Such looks.
+_MISSED_MAX: Final = 2  # Questions to other frontends without an answer: then no frontend has the events.
 _NOT_OFFERED: Final = frozenset({"input_tokens", "compact"})  # Where ids are elsewhere: no id is like them.
 _METHODS: Final[Mapping[str, tuple[str, ...]]] = {
     "": ("GET", "DELETE"),
@@ -52,11 +56,13 @@ class ResponsesApi:
     async def respond(self, scope: Scope, receive: Receive, send: Send, request_id: str) -> None:
         path = scope["path"]
         try:
-            key = self._admission.asker(dict(scope["headers"]))
+            headers = dict(scope["headers"])
+            key = self._admission.asker(headers)
             query = parse_qs(scope["query_string"].decode("latin-1"))
             if _streamed(scope["method"], path, query):
                 events = await self._events(_parts(path)[0], query, "" if key is None else key.id)
-                await _send_events(events, receive, send, request_id)
+                shut_out = partial(self._admission.until_shut_out, headers)
+                await _send_events(events, shut_out, receive, send, request_id)
                 return
             answer = ErrorResponse(200, "", await self._answer(scope["method"], path, query, key))
         except RemudaError as error:
@@ -95,17 +101,34 @@ class ResponsesApi:
             raise InvalidField(words, "stream", hint="ask for it without stream")
         number = _number(query)
         log = self._keeper.log(response_id)
-        return self._end_alone(kept, owner, number) if log is None else log.after(number)
+        return self._from_elsewhere(kept, owner, number + 1) if log is None else log.after(number)
 
-    async def _end_alone(self, kept: StoredResponse, owner: str, number: int) -> AsyncGenerator[bytes, None]:
-        """Of one that is worked on elsewhere, or is over since a while. Its lease bounds the wait."""
-        found: StoredResponse | None = kept
-        while found is not None and found.open:
-            yield COMMENT
+    async def _from_elsewhere(
+        self, kept: StoredResponse, owner: str, first: int
+    ) -> AsyncGenerator[bytes, None]:
+        """Of one that another frontend works on, or has worked on lately: its events from this one on, or the
+        end alone where no frontend has them any more. Its lease bounds the wait."""
+        relay, idle, missed = self._keeper.relay, 0, 0
+        while True:
+            told = None if relay is None else await relay.ask(kept.id, first)
+            missed = 0 if told is not None else missed + 1
+            if told is not None:
+                first = max(first, told.next)
+                if told.events:
+                    yield told.events.encode()
+                if not told.ended and told.events:
+                    idle = 0
+                    continue
+            if missed >= (1 if relay is None else _MISSED_MAX) or (told is not None and told.ended):
+                found = await self._keeper.store.one(kept.id, owner)
+                if found is None or not found.open:
+                    if found is not None and (told is None or first == told.next):
+                        yield last_event(found, first)
+                    return
+            if idle % _COMMENT_EVERY == 0:
+                yield COMMENT
+            idle += 1
             await anyio.sleep(_LOOK_EVERY_S)
-            found = await self._keeper.store.one(kept.id, owner)
-        if found is not None:
-            yield last_event(found, number + 1)
 
     async def _deleted(self, response_id: str, owner: str) -> bytes:
         if not await self._keeper.store.delete(response_id, owner):
@@ -154,22 +177,37 @@ def _number(query: QueryOf) -> int:
 
 
 async def _send_events(
-    events: AsyncGenerator[bytes, None], receive: Receive, send: Send, request_id: str
+    events: AsyncGenerator[bytes, None],
+    shut_out: Callable[[], Awaitable[None]],
+    receive: Receive,
+    send: Send,
+    request_id: str,
 ) -> None:
+    """Until there are no more, the client is gone, or `shut_out` returns."""
     headers = [*SSE_HEADERS, (b"x-request-id", request_id.encode())]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
+    gone = False
     async with aclosing(events), anyio.create_task_group() as tasks:
-        tasks.start_soon(_until_gone, receive, tasks.cancel_scope)
+
+        async def until_gone() -> None:
+            nonlocal gone
+            while (await receive())["type"] != "http.disconnect":
+                pass
+            gone = True
+            tasks.cancel_scope.cancel()
+
+        async def until_shut_out() -> None:
+            await shut_out()
+            tasks.cancel_scope.cancel()
+
+        tasks.start_soon(until_gone)
+        tasks.start_soon(until_shut_out)
         async for data in events:
             await send({"type": "http.response.body", "body": data, "more_body": True})
-        await send({"type": "http.response.body", "body": b""})
         tasks.cancel_scope.cancel()
-
-
-async def _until_gone(receive: Receive, reading: anyio.CancelScope) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
-    reading.cancel()
+    if not gone:
+        with anyio.move_on_after(_LAST_S, shield=True):
+            await send({"type": "http.response.body", "body": b""})
 
 
 def _unknown(response_id: str) -> NotFound:

@@ -24,7 +24,7 @@ from remuda.gateway.inference.body_errors import InvalidField
 from remuda.gateway.inference.charges import CHARGE
 from remuda.gateway.inference.endpoint import HeaderMap, IncomingRequest, ParsedRequest, ReadyAnswer
 from remuda.gateway.openai.errors import ErrorAnswer, ErrorDetails
-from remuda.gateway.responses.bodies import GIVEN, Item
+from remuda.gateway.responses.bodies import GIVEN, GivenMembers, Item, ResponsesBody
 from remuda.gateway.responses.endpoints import ENDPOINT, PATH, ResponsesRequest
 from remuda.gateway.responses.event_log import EventLog
 from remuda.gateway.responses.keeper import BackgroundWork, ResponseKeeper
@@ -70,7 +70,7 @@ class ResponseDesk:
         asked, owner = known.body, "" if key is None else key.id
         response_id = PREFIX + self._entropy.uuid().replace("-", "")
         outline = await outlined(body) if len(body) > limits.PARSED_AT_ONCE_BYTES_MAX else None
-        given = GIVEN.decode(body if outline is None else outline.text)
+        given = _given(asked, body if outline is None else outline.text)
         head = ResponseHead(response_id, self._now(), echo_of(asked, given), bool(asked.background))
         if outline is not None and Outline.stand_ins(head.echo):
             raise InvalidField("a text among the settings of the response is too long")
@@ -159,6 +159,13 @@ async def _history(chain: Sequence[StoredResponse]) -> list[Item]:
         items += items_of(kept)
         await checkpoint()
     return items
+
+
+def _given(asked: ResponsesBody, text: bytes) -> GivenMembers:
+    """What of the body is needed as it was written; mostly nothing, where the response is not kept."""
+    if asked.store is False and asked.tools is None and asked.tool_choice is None:
+        return GivenMembers()
+    return GIVEN.decode(text)
 
 
 def _failed(draft: StoredResponse, error: bytes) -> StoredResponse:

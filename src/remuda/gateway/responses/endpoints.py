@@ -1,4 +1,4 @@
-"""What is asked for with a request for a response. Pure."""
+"""What a request of the Responses API asks for, in the router's terms. Pure."""
 
 from typing import Final
 

@@ -13,7 +13,7 @@ from remuda.gateway.inference.api_format import EVENT_END
 from remuda.gateway.responses.kept import shown
 from remuda.inference.stored_responses import StoredResponse
 
-BYTES_MAX: Final = 32 << 20  # Of one response; later events are not told again, but their sum at the end is.
+BYTES_MAX: Final = 32 << 20  # Of one response; later events are not repeated, but their sum at the end is.
 COMMENT: Final = b": still being made" + EVENT_END
 _COMMENT_EVERY_S: Final = 15.0
 _AT_ONCE_MAX: Final = 1000  # Events that are written together.
@@ -32,12 +32,12 @@ def last_event(kept: StoredResponse, number: int) -> bytes:
 
 
 class EventLog:
-    """An event's place in it is its number. The last one is told when the response is written down."""
+    """An event's place in it is its number. The last one is sent when the response is stored."""
 
     def __init__(self) -> None:
-        self.age = 0  # Since its end, as whoever keeps it counts that.
+        self.age = 0  # Since its end, counted by its keeper.
         self.bytes = 0
-        self.error = b""  # The data of an event that told why there is no answer.
+        self.error = b""  # The data of the event that says why there is no answer.
         self._events: list[bytes] = []
         self._count = 0
         self._rest = b""
@@ -60,9 +60,24 @@ class EventLog:
         self._changes.notify()
 
     def end(self, ended: StoredResponse | None) -> None:
-        """None: nothing is told of its end."""
+        """None: no event says how it ended."""
         self._last = self._count, b"" if ended is None else last_event(ended, self._count)
         self._changes.notify()
+
+    def part(self, first: int, bytes_max: int) -> tuple[bytes, int, bool]:
+        """The events from this one on, as many as fit; the number of the next; and whether that is the one
+        which tells the end. An event that is larger by itself is left out: the end says all of it again."""
+        size, some, following = 0, list[bytes](), first
+        for event in self._events[first : first + _AT_ONCE_MAX]:
+            if some and size + len(event) > bytes_max:
+                break
+            following += 1
+            if len(event) <= bytes_max:
+                size += len(event)
+                some.append(event)
+        if self._last is None or following < len(self._events):
+            return b"".join(some), following, False
+        return b"".join(some), self._last[0], True
 
     async def after(self, number: int) -> AsyncGenerator[bytes, None]:
         """The events with higher numbers, as they come."""

@@ -13,8 +13,11 @@ from anyio.abc import TaskGroup, TaskStatus
 
 from remuda.core import limits
 from remuda.core.errors import RemudaError
+from remuda.core.ids import FrontendId
 from remuda.gateway.responses.event_log import EventLog
+from remuda.gateway.responses.event_relay import EventRelay
 from remuda.inference.stored_responses import ResponseStore, StoredResponse
+from remuda.ops.ports import BusPort
 from remuda.router.loading import Overloaded
 
 log = structlog.get_logger()
@@ -33,17 +36,26 @@ class BackgroundWork:
     work: Callable[["BackgroundWork"], Awaitable[StoredResponse | None]]
     abandoned: StoredResponse  # What it has come to if it is broken off.
     stopped: anyio.Event = field(default_factory=anyio.Event)
-    log: EventLog | None = None  # Of one whose events are told.
+    log: EventLog | None = None  # Of one that is streamed.
 
 
 class ResponseKeeper:
-    def __init__(self, store: ResponseStore, retention: timedelta, owner_bytes_max: int) -> None:
+    """`bus`: where this frontend, which is also given, asks others for events; None: there are no others."""
+
+    def __init__(
+        self,
+        store: ResponseStore,
+        retention: timedelta,
+        owner_bytes_max: int,
+        bus: tuple[BusPort, FrontendId] | None = None,
+    ) -> None:
         self.store: Final = store
         self._retention = retention
         self._owner_bytes_max = owner_bytes_max
         self._working = dict[str, BackgroundWork]()
         self._logs = dict[str, EventLog]()  # In the order in which they began.
         self._tasks: TaskGroup | None = None  # While it runs.
+        self.relay: Final = None if bus is None else EventRelay(bus[1], bus[0], self.log)
 
     async def keep(self, kept: StoredResponse, chain: Collection[str]) -> bool:
         """False: it could not be kept, and the log says why."""
@@ -82,6 +94,8 @@ class ResponseKeeper:
             self._tasks = tasks
             tasks.start_soon(self._sweep_now_and_then)
             tasks.start_soon(self._renew_leases)
+            if self.relay is not None:
+                await tasks.start(self.relay.run)
             task_status.started()
 
     async def _work(self, one: BackgroundWork) -> None:

@@ -103,7 +103,7 @@ def _text_config(body: ResponsesBody) -> dict[str, object]:
 
 
 def usage_object(usage: Usage) -> bytes:
-    """What no backend told is 0: clients insist on numbers."""
+    """What no backend reported is 0: clients insist on numbers."""
     return _encode(
         {
             "input_tokens": usage.prompt_tokens,

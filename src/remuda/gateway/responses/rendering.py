@@ -30,7 +30,7 @@ class ResponsesFormat(OpenAiFormat):
     """Implements gateway.client_response.ApiFormat."""
 
     def last_event(self, body: bytes, written: bytes) -> bytes:
-        """An error: all else is told by events of its own. Clients count events."""
+        """An error: all else has events of its own. Clients count events."""
         numbers = _NUMBER.findall(written)
         number = int(numbers[-1]) + 1 if numbers else 0
         what = _error.decode(body).error
@@ -52,7 +52,7 @@ class _OpenText:
     index: int
     item_id: str
     thoughts: bool
-    start: bytes
+    start: bytes = b""
     pieces: list[str] = field(default_factory=list)
     logprobs: list[dict[str, object]] = field(default_factory=list)
 
@@ -120,7 +120,7 @@ class ResponseRenderer:
         return self._event(b"response." + outcome.status.encode(), b'"response":' + whole)
 
     def _opening(self) -> bytes:
-        if self._begun:
+        if self._begun or not self._streams:
             return b""
         self._begun = True
         empty = b'"response":' + objects.response_object(
@@ -150,11 +150,13 @@ class ResponseRenderer:
         before = self._end_of_text(last=False)
         index = len(self._items)
         item_id = self._head.item_id("rs" if thoughts else "msg", index)
+        self._items.append(b"")
+        opened = self._text = _OpenText(index, item_id, thoughts)
+        if not self._streams:
+            return before
         place = b'"item_id":%b,"output_index":%d,"content_index":0' % (_encode(item_id), index)
         name = b"response.reasoning_text.delta" if thoughts else b"response.output_text.delta"
-        start = b'event: %b\ndata: {"type":"%b",%b,"delta":' % (name, name, place)
-        self._items.append(b"")
-        self._text = _OpenText(index, item_id, thoughts, start)
+        opened.start = b'event: %b\ndata: {"type":"%b",%b,"delta":' % (name, name, place)
         item = objects.reasoning_item if thoughts else objects.message_item
         part = objects.reasoning_part("") if thoughts else objects.text_part("", b"[]")
         return (
@@ -185,7 +187,6 @@ class ResponseRenderer:
             return b""
         text, told = "".join(opened.pieces), _encode(opened.logprobs)
         status = _CUT if last and self._cut and not self._calls else _DONE
-        place = b'"item_id":%b,"output_index":%d,"content_index":0' % (_encode(opened.item_id), opened.index)
         if opened.thoughts:
             name, extra, part = b"response.reasoning_text.done", b"", objects.reasoning_part(text)
             whole = objects.reasoning_item(opened.item_id, status, part)
@@ -194,6 +195,9 @@ class ResponseRenderer:
             part = objects.text_part(text, told)
             whole = objects.message_item(opened.item_id, status, part)
         self._items[opened.index] = whole
+        if not self._streams:
+            return b""
+        place = b'"item_id":%b,"output_index":%d,"content_index":0' % (_encode(opened.item_id), opened.index)
         return (
             self._event(name, b'%b,"text":%b%b' % (place, _encode(text), extra))
             + self._event(b"response.content_part.done", place + b',"part":' + part)

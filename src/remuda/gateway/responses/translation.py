@@ -1,6 +1,6 @@
-"""From items to the chats that upstreams know. Pure.
+"""Translates items of the Responses API into chats. Pure.
 
-InvalidField says of what cannot be told to a model here what it is, and why.
+InvalidField names what no model here can be given, and says why.
 """
 
 from collections.abc import Iterator, Sequence
@@ -307,7 +307,7 @@ def _chosen(
 
 
 def _shape(chat: ChatRequest, body: ResponsesBody) -> None:
-    """In which form the answer is to be, how much is thought before, and what is told of its tokens."""
+    """In which form the answer is to be, how much is thought before, and what is reported of its tokens."""
     if body.text is not None and body.text.format is not None:
         chat.response_format = _format(body.text.format)
     effort = body.reasoning.effort if body.reasoning is not None else None

@@ -158,7 +158,7 @@ class MessageDecoder:
         return Delta(tool_calls=(ToolCallDelta(number, block.id, block.name, arguments),))
 
     def _note(self, usage: _Usage | None) -> None:
-        """What is told later counts."""
+        """What is reported later counts."""
         for name in () if usage is None else usage.__struct_fields__:
             if (value := getattr(usage, name)) is not None:
                 setattr(self._usage, name, value)

@@ -5,7 +5,6 @@ Each method is either inference, which is counted as in flight, or process manag
 cannot be called: a new method in the service has to be put on one side first.
 """
 
-import asyncio
 from collections.abc import Mapping
 from types import MappingProxyType, TracebackType
 from typing import Final, Self
@@ -202,7 +201,7 @@ class GrpcCall:
         self._stream = stream
         self._silence_s = silence_s
         self._detached = False
-        self._loop = asyncio.get_running_loop()
+        self._loop = stream.loop
         self._watch = self._loop.call_later(silence_s, self._look)
 
     def __enter__(self) -> Self:

@@ -73,8 +73,10 @@ _NOT_LOADED: Final = "model not loaded"
 _ANOTHER_MODEL: Final = "model identity mismatch"
 
 
-def failure_of(failed: CallFailed, model: str, kind: RequestKind, *, begun: bool) -> UpstreamFailed:
-    """`heard`: the backend had said something before."""
+def failure_of(
+    failed: CallFailed, model: str, kind: RequestKind, *, begun: bool, translates: bool = False
+) -> UpstreamFailed:
+    """`begun`: the backend had said something before. `translates`: the words it heard, into English."""
     match failed:
         case Garbled():
             return undecodable(model)
@@ -100,7 +102,8 @@ def failure_of(failed: CallFailed, model: str, kind: RequestKind, *, begun: bool
         return own
     if failed.code is GrpcStatus.UNIMPLEMENTED:
         reason = "" if not words or words.lower().startswith(_METHOD_MISSING) else f": {words}"
-        return RequestUnsupported(f"{model} does not do {_DOES_NOT[kind]}{reason}")
+        asked = "translations" if translates else _DOES_NOT[kind]
+        return RequestUnsupported(f"{model} does not do {asked}{reason}")
     usual = _BROKE if isinstance(failed, BrokenOff) else (Fault.FAILED, 502, "failed")
     fault, status, verb = _BY_STATUS.get(failed.code, usual)
     hint = "the frontend and its workers need the same gRPC token" if verb == _SHUT[2] else ""
@@ -127,7 +130,7 @@ def field_not_followed(failed: CallFailed, request: Request | MediaRequest) -> s
 
 
 def words_of(failed: CallFailed) -> str:
-    """A backend's own words, as far as they can be told."""
+    """A backend's own words, as far as they are text."""
     return failed.details[: limits.WORDS_CHARS_MAX]
 
 

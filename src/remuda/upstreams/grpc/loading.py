@@ -1,4 +1,4 @@
-"""From a configuration and the place of its files to what a backend is to load. Pure."""
+"""The options of LoadModel, from a model's configuration and the place of its files. Pure."""
 
 import posixpath
 from collections.abc import Iterator
@@ -9,12 +9,6 @@ from remuda.models.config import GPU_LAYERS_ALL, ModelConfig
 from remuda.models.memory import BATCH_DEFAULT
 from remuda.rpc import backend_pb2 as pb
 from remuda.scheduler.model import Place
-
-
-def is_llama(config: ModelConfig) -> bool:
-    """Served by llama.cpp or one of its kin, which is also what serves a model that names no backend."""
-    return not config.backend or "llama" in config.backend
-
 
 _PARALLEL = "parallel"
 
@@ -69,7 +63,7 @@ def _slots(config: ModelConfig) -> Iterator[str]:
     configured = any(
         option.partition(":")[0].strip() in (_PARALLEL, f"n_{_PARALLEL}") for option in config.options
     )
-    if config.parallel and is_llama(config) and not configured:
+    if config.parallel and config.on_llama and not configured:
         yield f"{_PARALLEL}:{config.parallel}"
 
 

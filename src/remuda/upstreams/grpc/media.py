@@ -62,7 +62,7 @@ class _Enclosed(msgspec.Struct):
 
 
 def media_in(messages: Sequence[RequestMessage]) -> Sliced[Media]:
-    """All there is, in order. Invalid for what cannot be passed on."""
+    """All there is, in order; NO_MEDIA for text alone. Invalid for what cannot be passed on."""
     found = _Found()
     parts = [(place, part) for place, part in _placed(messages) if part.type not in _TEXTS]
     if len(parts) > PARTS_MAX:
@@ -71,7 +71,7 @@ def media_in(messages: Sequence[RequestMessage]) -> Sliced[Media]:
     for place, part in parts:
         with in_field(f"{place}.{part.type[:40]}"):
             yield from _take(part, place, found)
-    return Media(found.images, found.videos, found.audios)
+    return Media(found.images, found.videos, found.audios) if parts else NO_MEDIA
 
 
 def _take(part: Part, place: str, found: _Found) -> Sliced[None]:

@@ -41,7 +41,7 @@ class Thoughts:
         self._place = _Place.BEFORE
 
     def feed(self, piece: str, *, last: bool = False) -> tuple[str, str]:
-        """What is content in all that was fed and not told yet, and what is thought."""
+        """What is content in all that was fed and not passed on yet, and what is thought."""
         if self._place is _Place.AFTER:
             return piece, ""
         self._rest += piece
@@ -244,7 +244,7 @@ class ReplyDecoder:
         return 0 < self._tokens_max <= tokens or self._filled_context()
 
     def _filled_context(self) -> bool:
-        """More tokens than the context has are told by backends that forget the oldest and go on."""
+        """More tokens than the context has are reported by backends that forget the oldest and go on."""
         used = self._prompt_tokens + self._completion_tokens
         return bool(self._context and self._completion_tokens) and abs(used - self._context) <= 1
 
@@ -265,7 +265,7 @@ class ReplyDecoder:
         return (text, "") if self._thoughts is None else self._thoughts.feed(text, last=last)
 
     def _trusted(self, reply: pb.Reply) -> bytes:
-        """What may be told now; the rest is kept."""
+        """What may be passed on now; the rest is kept."""
         before, self._suspect = self._suspect, b""
         if reply.message and not reply.chat_deltas and not reply.tokens:
             self._suspect = reply.message

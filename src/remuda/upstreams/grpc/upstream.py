@@ -33,8 +33,7 @@ from remuda.upstreams.grpc import embeddings, error_mapping, limits, predict_req
 from remuda.upstreams.grpc.channels import Channel, GrpcCall
 from remuda.upstreams.grpc.grammars import Grammars
 from remuda.upstreams.grpc.held_grammars import SCHEMAS, HeldGrammars
-from remuda.upstreams.grpc.loading import is_llama
-from remuda.upstreams.grpc.media import MARKER
+from remuda.upstreams.grpc.media import MARKER, NO_MEDIA
 from remuda.upstreams.grpc.media_calls import MediaCalls
 from remuda.upstreams.grpc.predict_request import GenerationRequest, Preset
 from remuda.upstreams.grpc.reply_decoder import ReplyDecoder, cached_tokens_in, stop_sequence_in
@@ -94,13 +93,14 @@ class TextGenerator:
         self._clock = clock
         self._timeouts = timeouts
         self._prompt_tokens: dict[int, int] = {}
+        self._cached_tokens: dict[int, int] = {}
         self._completion_tokens = 0
         self._usage = Usage()  # Of the answer that ended last.
 
     async def run(self, generations: Sequence[GenerationRequest]) -> None:
         """Generate all answers: streamed if the client asked for it."""
         # Of a stream the next word says that a step is over; of a whole answer nothing does before its end.
-        bound = self._left is not None and is_llama(self._call.model)
+        bound = self._left is not None and self._call.model.on_llama
         one = self._stream if self._call.stream or bound else self._whole
         if len(generations) == 1:  # As nearly always.
             await one(0, generations[0])
@@ -108,11 +108,12 @@ class TextGenerator:
             return
         await side_by_side([partial(one, *numbered) for numbered in enumerate(generations)])
         tally = self._call.tally
-        await self._sink.end(Usage(tally.prompt_tokens, tally.completion_tokens))
+        cached = sum(self._cached_tokens.values()) if self._cached_tokens else None
+        await self._sink.end(Usage(tally.prompt_tokens, tally.completion_tokens, cached_tokens=cached))
 
     async def _stream(self, index: int, generation: GenerationRequest) -> None:
         write, parse = self._sink.write, pb.Reply.FromString
-        decoder = _decoder(self._call, generation, hold_suspect_text=is_llama(self._call.model))
+        decoder = _decoder(self._call, generation, hold_suspect_text=self._call.model.on_llama)
         try:
             stream = await self._channel.call("PredictStream", *generation.message())
             with GrpcCall(stream, self._timeouts.silence_s) as call:
@@ -132,7 +133,7 @@ class TextGenerator:
                     raise
         finally:  # What was said before it broke off was said, too.
             self._count(generation, decoder.usage)
-        self._note_trailers(stream.trailers)
+        self._note_trailers(generation.prompt, stream.trailers)
         last = decoder.end()
         await self._sink.finish(index, decoder.finish_reason, last)
 
@@ -145,15 +146,17 @@ class TextGenerator:
         if (delta := decoder.decode(reply)) is not None:
             await self._sink.write(index, delta)
         self._count(generation, decoder.usage)
-        self._note_trailers(stream.trailers)
+        self._note_trailers(generation.prompt, stream.trailers)
         last = decoder.end()
         await self._sink.finish(index, decoder.finish_reason, last)
 
-    def _note_trailers(self, trailers: Mapping[bytes, bytes]) -> None:
+    def _note_trailers(self, prompt: int, trailers: Mapping[bytes, bytes]) -> None:
+        """Of several answers to one prompt the first to be read had to compute most of it."""
         self._call.tally.stop_sequence = stop_sequence_in(trailers)
         if (cached := cached_tokens_in(trailers)) is not None:
-            prompt = self._usage.prompt_tokens
-            self._usage = self._usage._replace(cached_tokens=min(cached, prompt))
+            cached = min(cached, self._usage.prompt_tokens)
+            self._usage = self._usage._replace(cached_tokens=cached)
+            self._cached_tokens[prompt] = min(cached, self._cached_tokens.get(prompt, cached))
 
     def _count(self, generation: GenerationRequest, usage: Usage) -> None:
         """A prompt counts once, however many answers it gets."""
@@ -175,7 +178,7 @@ def _decoder(
         reading=generation.reading,
         thoughts=generation.chat,
         one_call=generation.one_call,
-        context=padded_context(call.context) if is_llama(call.model) else call.context,
+        context=padded_context(call.context) if call.model.on_llama else call.context,
     )
 
 
@@ -200,7 +203,10 @@ async def side_by_side(jobs: Sequence[Callable[[], Awaitable[None]]]) -> None:
 
 def _is_bound(options: pb.PredictOptions) -> bool:
     """Whether an engine follows a grammar for these options, given or made by itself."""
-    return bool(options.Grammar or options.Tools) or any(name in options.Metadata for name in SCHEMAS)
+    if options.Grammar or options.Tools:
+        return True
+    told = options.Metadata
+    return bool(told) and any(name in told for name in SCHEMAS)
 
 
 _NO_OPTIONS = pb.ModelOptions().SerializeToString()
@@ -252,7 +258,10 @@ class GrpcUpstream:
         except CallFailed as failed:
             begun = call.tally.first_token_s is not None
             await self._name_field(call, failed)
-            raise error_mapping.failure_of(failed, call.model.id, call.kind, begun=begun) from failed
+            translates = isinstance(call.request, TranscriptionRequest) and call.request.translate
+            raise error_mapping.failure_of(
+                failed, call.model.id, call.kind, begun=begun, translates=translates
+            ) from failed
         except DecodeError as error:
             raise error_mapping.undecodable(call.model.id) from error
         finally:
@@ -286,7 +295,8 @@ class GrpcUpstream:
                 generations = await self._translation.slicer.run(
                     predict_request.chat_generations(self._preset_for(call), call, request, self._draw)
                 )
-                await self._mark_media(call, generations)
+                if generations[0].media is not NO_MEDIA:
+                    await self._mark_media(call, generations)
                 await self._generate(call, generations, sink)
             case CompletionRequest() as request:
                 generations = await self._translation.slicer.run(
@@ -315,7 +325,7 @@ class GrpcUpstream:
     async def _mark_media(self, call: InferenceCall, generations: Sequence[GenerationRequest]) -> None:
         """Some backends have a marker of their own for what a prompt shows, and another one in each life."""
         options = generations[0].options
-        if not (options.Prompt and generations[0].media and is_llama(call.model)):
+        if not (options.Prompt and generations[0].media and call.model.on_llama):
             return
         try:
             answer = await self._whole("ModelMetadata", _NO_OPTIONS)

@@ -247,7 +247,7 @@ def _usage_of(usage: _Usage | None, timings: msgspec.Raw = _NONE) -> Usage | Non
 
 
 def _detail(details: msgspec.Raw, name: str) -> int | None:
-    """None: not told, or not as a number."""
+    """None: missing, or not a number."""
     if bytes(details) in _ABSENT:
         return None
     try:

@@ -117,7 +117,7 @@ def server_failure(
 
 def own_words(failed: UpstreamFailed, endpoint: ReplicaEndpoint) -> UpstreamFailed:
     """A failure as clients may read it: a server's context is not ours to set, and what it repeats of its key
-    is for nobody."""
+    is left out."""
     if not endpoint.server:
         return failed
     if isinstance(failed, ContextExceeded):

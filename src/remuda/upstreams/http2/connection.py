@@ -105,14 +105,13 @@ class Http2Connection(asyncio.Protocol):
         self._next_id += 2
         self._leaving = self._next_id > frames.STREAM_ID_MAX
         self._streams[stream.id] = stream
-        head = frames.headers(stream.id, block, self._payload_bytes_max)
-        size = len(body)
-        if size <= min(self._payload_bytes_max, self._send_window, self._stream_window):
-            self.send(head + frames.head(FrameType.DATA, frames.END_STREAM, stream.id, size) + body)
+        size, most = len(body), self._payload_bytes_max
+        if size <= most and size <= self._send_window and size <= self._stream_window and len(block) <= most:
+            self.send(frames.whole_request(stream.id, block, body))
             self._send_window -= size
             stream.send_window -= size
         else:
-            self.send(head)
+            self.send(frames.headers(stream.id, block, most))
             stream.unsent = memoryview(body)
             self._sending[stream] = None
             self._pump()

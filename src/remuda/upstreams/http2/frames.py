@@ -154,6 +154,18 @@ def headers(stream_id: int, block: bytes, payload_bytes_max: int) -> bytes:
     )
 
 
+def whole_request(stream_id: int, block: bytes, body: bytes) -> bytes:
+    """In two frames, as most are."""
+    return b"".join(
+        (
+            head(FrameType.HEADERS, END_HEADERS, stream_id, len(block)),
+            block,
+            head(FrameType.DATA, END_STREAM, stream_id, len(body)),
+            body,
+        )
+    )
+
+
 def rst_stream(stream_id: int, code: Code) -> bytes:
     return frame(FrameType.RST_STREAM, 0, stream_id, _U32.pack(code))
 

@@ -86,12 +86,12 @@ class Http2Stream:
         "_ended",
         "_failure",
         "_headed",
-        "_loop",
         "_messages",
         "_ready",
         "_waiter",
         "_window",
         "id",
+        "loop",
         "send_window",
         "trailers",
         "unsent",
@@ -107,7 +107,7 @@ class Http2Stream:
         self.trailers: Headers = {}  # Of an answer that has ended.
         self.waiting_since_s = math.inf  # Infinite: it is not the backend that is waited for.
         self._carrier = carrier
-        self._loop = loop
+        self.loop = loop
         self._messages = Messages(limits.RECEIVED_BYTES_MAX)
         self._ready: deque[bytes] = deque()
         self._waiter: asyncio.Future[None] | None = None
@@ -125,8 +125,8 @@ class Http2Stream:
                     raise self._failure
                 return None
             self._widen()
-            self._waiter = self._loop.create_future()
-            self.waiting_since_s = self._loop.time()
+            self._waiter = self.loop.create_future()
+            self.waiting_since_s = self.loop.time()
             try:
                 await self._waiter
             finally:

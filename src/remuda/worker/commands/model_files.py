@@ -24,6 +24,7 @@ from remuda.worker.files.tree import NotAFolder, Tree, remove_empty_folders
 from remuda.worker.staging.dropping import FetchedFiles
 from remuda.worker.staging.placed import PlacedFiles
 from remuda.worker.staging.placing import store_root
+from remuda.worker.staging.unplaced import UnplacedFiles
 
 log = structlog.get_logger(__name__)
 
@@ -184,7 +185,7 @@ def _entries(folder: Path) -> Iterator[tuple[str, _Facts | None]]:
 
 
 def _printable(name: str) -> bool:
-    """Reports are text: a name that is none cannot be told, nor asked for."""
+    """Reports are text: a name that is none can be neither reported nor asked for."""
     try:
         name.encode()
     except UnicodeEncodeError:
@@ -221,6 +222,7 @@ class ModelFiles:
                 raise Rejected(f"{path} cannot be removed: {error.strerror}") from error
             remove_empty_folders(tree, parts[path][:-1])
         placed.forget(paths)
+        UnplacedFiles(store_root(self._models)).removed(paths)
 
     def _delete(self, name: str) -> None:
         """Also what was fetched from object storage for it, which lies in the cache."""

@@ -1,5 +1,5 @@
-"""Running installs, upgrades and fetches of model files: their progress, told often enough to be seen and no
-more, and cancelling one.
+"""Running installs, upgrades and fetches of model files: their progress, published often enough to be seen
+and no more, and cancelling one.
 
 The install never waits for the bus: it leaves the newest event behind, and another task sends it.
 """
@@ -134,7 +134,7 @@ class Publisher:
 
 @asynccontextmanager
 async def publishing(send: SendProgress) -> AsyncIterator[Publisher]:
-    """Events told in this block are sent meanwhile, and the last one at its end, however it ends."""
+    """Events of this block are sent meanwhile, and the last one at its end, however it ends."""
     publisher = Publisher(send)
     failure: Exception | None = None
     try:

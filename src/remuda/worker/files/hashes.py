@@ -3,9 +3,11 @@ modification in memory, and in its sidecar. Read in threads, few at a time, each
 
 import hashlib
 import os
+import stat
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from threading import Event, Lock
 from typing import TYPE_CHECKING
 
@@ -74,6 +76,20 @@ class Hashes:
     def recalled(self, facts: os.stat_result) -> str:
         with self._guard:
             return self._known.get(identity(facts), "")
+
+    def told(self, path: Path) -> str:
+        """What is known of a file itself, no link, without reading it: here, or from its sidecar, which an
+        earlier process may have written. Empty: nothing. Raises OSError. Blocks on the disk."""
+        facts = path.lstat()
+        if not stat.S_ISREG(facts.st_mode):
+            return ""
+        if known := self.recalled(facts):
+            return known
+        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            return kept_hash(folder, path.name, facts)
+        finally:
+            os.close(folder)
 
     def remember(self, facts: os.stat_result, digest: str) -> None:
         with self._guard:

@@ -130,7 +130,7 @@ def _objection(part: str) -> str:
         return "backslashes, or characters that look like slashes"
     if not folded.strip(". "):
         return "a part consists of dots"
-    if _DRIVE.fullmatch(folded):
+    if _DRIVE.match(folded):  # Also before a name: there it is the place on that drive.
         return "a drive letter"
     if is_partial(part) or part.endswith(TARGET_SUFFIX):
         return "the name is reserved"

@@ -41,6 +41,7 @@ from remuda.worker.http.server import (
     answer,
     cut,
     header,
+    is_path_alone,
     raw_path,
     refuse,
     refuse_method,
@@ -201,8 +202,8 @@ def _place(scope: Scope) -> FilePlace:
 
 
 def _key(scope: Scope, prefix: str) -> str:
-    if scope["query_string"]:
-        raise Invalid("invalid path: escape the question mark as %3F")
+    if not is_path_alone(scope):
+        raise Invalid("invalid path: escape a question mark as %3F, and a # as %23")
     sent = raw_path(scope).removeprefix(prefix).encode("latin-1")
     try:
         return unquote_to_bytes(sent).decode()

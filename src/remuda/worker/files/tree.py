@@ -194,7 +194,7 @@ def _entries(folder: int) -> list[tuple[str, int]]:
 
 
 def is_text(name: str) -> bool:
-    """Names that are not UTF-8 cannot be told, nor asked for."""
+    """Names that are not UTF-8 can be neither listed nor asked for."""
     try:
         name.encode()
     except UnicodeEncodeError:

@@ -69,6 +69,7 @@ def detect(host: Host, models_dir: Path, budget: RamBudget = _no_budget) -> Hard
         driver_version="",
         capability="",
         problems=(*problems, *(problem for one in found for problem in one.problems)),
+        ram_is_budget=ram is not None and budget(ram.total) is not None,
     )
     return replace(
         hardware,
@@ -94,7 +95,7 @@ def refresh(hardware: Hardware, host: Host, models_dir: Path, budget: RamBudget 
 
 
 def _memory(host: Host, budget: RamBudget) -> Capacity | None:
-    """With a budget, the machine is told of as if it had no more: models together are given no more, then."""
+    """With a budget, the machine reports no more: models together are given no more, then."""
     ram = read_memory(host)
     most = None if ram is None else budget(ram.total)
     if ram is None or most is None:

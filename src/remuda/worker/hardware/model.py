@@ -61,6 +61,7 @@ class Hardware:
     driver_version: str
     capability: str
     problems: tuple[str, ...]  # Plain sentences for the machine's owner.
+    ram_is_budget: bool = False  # `total_ram` is what models may use together, not what is built in.
 
     @property
     def gpu_vendor(self) -> Vendor | Literal[""]:

@@ -31,6 +31,7 @@ JSON = b"application/json"
 CODE_HEADER: Final = b"x-remuda-code"  # On every refusal: the code of the error.
 ROLE: Final[HeaderLine] = (ROLE_HEADER.encode(), WORKER_ROLE.encode())
 _LINE: Final = "remuda.line"
+_PATH_ALONE: Final = "remuda.path_alone"
 _CONTRACT_PATHS: Final = ("/healthz", "/readyz", "/v1/backend-logs", "/v1/files")
 
 
@@ -57,6 +58,13 @@ def raw_path(scope: Scope) -> str:
     it, where `path` no longer shows the difference."""
     sent: bytes = scope["raw_path"]
     return sent.decode("latin-1")
+
+
+def is_path_alone(scope: Scope) -> bool:
+    """Whether nothing follows the path, not even a question mark with nothing behind it: who does not escape
+    one in a name means another file."""
+    alone: bool = scope.get(_PATH_ALONE, not scope["query_string"])
+    return alone
 
 
 async def answer(
@@ -135,6 +143,7 @@ class BoundedConnection(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._in_head = False
+        self.scope[_PATH_ALONE] = not (b"?" in self.url or b"#" in self.url)  # type: ignore[typeddict-unknown-key]
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:

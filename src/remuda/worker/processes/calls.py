@@ -7,8 +7,8 @@ from typing import Final, assert_never
 import anyio
 from anyio import to_thread
 
-from remuda.worker.processes.health import HOST, HealthResult, nothing_listens, refused, short, silent
-from remuda.worker.processes.model import USUAL, BackendTimeouts, Protocol, Recipe
+from remuda.host.ports import LOOPBACK, nothing_listens
+from remuda.worker.processes.model import USUAL, BackendTimeouts, HealthResult, Protocol, Recipe, in_short
 
 _GRPC_CALLS: Final = "remuda.worker.processes.grpc_calls"
 _FAREWELL_S = 0.1
@@ -26,7 +26,7 @@ class BackendCalls:
         match recipe.protocol:
             case Protocol.GRPC:
                 if await nothing_listens(port):  # Told at a tenth of the price of a call.
-                    return refused(port)
+                    return HealthResult.when_refused(port)
                 await self._import_grpc()
                 from remuda.worker.processes import grpc_calls
 
@@ -56,23 +56,23 @@ async def _http_health(port: int, path: str, limit_s: float) -> HealthResult:
         with anyio.fail_after(limit_s):
             line = await _status_line(port, path)
     except TimeoutError:
-        return silent(port, limit_s)
+        return HealthResult.when_silent(port, limit_s)
     except ConnectionRefusedError:
-        return refused(port)
+        return HealthResult.when_refused(port)
     except (OSError, ValueError) as error:  # ValueError: a line without an end.
-        return HealthResult(words=f"what listens on port {port} does not speak HTTP: {short(str(error))}")
+        return HealthResult(words=f"what listens on port {port} does not speak HTTP: {in_short(str(error))}")
     words = line.split(maxsplit=2)
     if len(words) < 2 or not words[0].startswith("HTTP/"):
         return HealthResult(words=f"what listens on port {port} does not speak HTTP")
     if words[1] == "200":
         return HealthResult(healthy=True)
-    return HealthResult(words=f"GET {path} answers {short(' '.join(words[1:]))}")
+    return HealthResult(words=f"GET {path} answers {in_short(' '.join(words[1:]))}")
 
 
 async def _status_line(port: int, path: str) -> str:
-    reader, writer = await asyncio.open_connection(HOST, port, limit=_HEAD_BYTES_MAX)
+    reader, writer = await asyncio.open_connection(LOOPBACK, port, limit=_HEAD_BYTES_MAX)
     try:
-        head = f"GET {path} HTTP/1.1\r\nHost: {HOST}:{port}\r\nAccept: */*\r\nConnection: close\r\n\r\n"
+        head = f"GET {path} HTTP/1.1\r\nHost: {LOOPBACK}:{port}\r\nAccept: */*\r\nConnection: close\r\n\r\n"
         writer.write(head.encode())
         line = await reader.readline()
         with anyio.move_on_after(

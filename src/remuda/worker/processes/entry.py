@@ -314,7 +314,7 @@ class ProcessEntry:
         return count
 
     async def _one_life(self) -> _Ending | None:
-        """One process, or several while other programs take their ports. None: it was told to stop."""
+        """One process, or several while other programs take their ports. None: it was asked to stop."""
         ready_by = anyio.current_time() + self.launch.recipe.start_limit.total_seconds()
         lost: list[int] = []
         while True:
@@ -329,7 +329,7 @@ class ProcessEntry:
             return replace(ending, reason=_after_losing(lost) + ending.reason)
 
     async def _one_process(self, ready_by: float) -> _Ending | None:
-        """From taking a port to releasing it. None: it was told to stop."""
+        """From taking a port to releasing it. None: it was asked to stop."""
         context, key, recipe = self._context, self.launch.key, self.launch.recipe
         began = anyio.current_time()
         try:

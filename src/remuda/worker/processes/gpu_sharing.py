@@ -1,6 +1,6 @@
 """Whether the owner of this machine uses its GPUs for something else: a game, a film, a training run. A
-worker that is told to give way says so in its reports; frontends then load nothing there, and unload idle
-models.
+worker that gives way (`--yield-gpu`) says so in its reports; frontends then load nothing there, and unload
+idle models.
 
 A desktop always holds some VRAM, so that alone is no sign of use: how busy its programs keep the GPU is. Only
 where the driver does not tell that does VRAM count, and then a lot of it.
@@ -93,7 +93,7 @@ def others_use(nvml: Nvml, ours: Collection[int], alive: Mapping[int, str]) -> O
 
 
 class GpuSharing:
-    """`run` looks; `claimed` is told from memory. `changed` is called when that has become another."""
+    """`run` looks; `claimed` is answered from memory. `changed` is called when that has become another."""
 
     def __init__(
         self,

@@ -8,11 +8,12 @@ import grpc
 import grpc.aio
 from anyio.lowlevel import checkpoint_if_cancelled
 
+from remuda.host.ports import LOOPBACK, nothing_listens
 from remuda.rpc import backend_pb2, backend_pb2_grpc
-from remuda.worker.processes.health import HOST, HealthResult, nothing_listens, refused, short, silent
+from remuda.worker.processes.model import HealthResult, in_short
 
 _CHANNEL_OPTIONS = (
-    # Channels to one address share its connection, and the pause after a refused one, unless told not to.
+    # Channels to one address share its connection, and the pause after a refused one, by default.
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.enable_retries", 0),
     ("grpc.enable_http_proxy", 0),
@@ -29,7 +30,7 @@ async def health(port: int, token: str, limit_s: float) -> HealthResult:
         return await _trouble(error, port, limit_s)
     if reply.message == b"OK":
         return HealthResult(healthy=True)
-    return HealthResult(words=f"its health call answers {short(reply.message.decode(errors='replace'))!r}")
+    return HealthResult(words=f"its health call answers {in_short(reply.message.decode(errors='replace'))!r}")
 
 
 async def free(port: int, token: str, limit_s: float) -> str:
@@ -42,7 +43,7 @@ async def free(port: int, token: str, limit_s: float) -> str:
     except grpc.aio.AioRpcError as error:
         return (await _trouble(error, port, limit_s)).words
     # Many say neither yes nor why not: no error is a yes, as LocalAI reads it.
-    return "" if result.success else short(result.message)
+    return "" if result.success else in_short(result.message)
 
 
 def _metadata(token: str) -> tuple[tuple[str, str], ...]:
@@ -52,7 +53,7 @@ def _metadata(token: str) -> tuple[tuple[str, str], ...]:
 @asynccontextmanager
 async def _backend(port: int) -> "AsyncIterator[backend_pb2_grpc.BackendStub]":
     """With a connection of its own: one that is kept would wait before it tries a refused port again."""
-    async with grpc.aio.insecure_channel(f"ipv4:{HOST}:{port}", options=_CHANNEL_OPTIONS) as channel:
+    async with grpc.aio.insecure_channel(f"ipv4:{LOOPBACK}:{port}", options=_CHANNEL_OPTIONS) as channel:
         try:
             yield backend_pb2_grpc.BackendStub(channel)
         except asyncio.CancelledError:
@@ -62,14 +63,14 @@ async def _backend(port: int) -> "AsyncIterator[backend_pb2_grpc.BackendStub]":
 
 
 async def _trouble(error: grpc.aio.AioRpcError, port: int, limit_s: float) -> HealthResult:
-    details = short(error.details() or "")
+    details = in_short(error.details() or "")
     match error.code():
         case grpc.StatusCode.UNAVAILABLE if await nothing_listens(port):
-            return refused(port)
+            return HealthResult.when_refused(port)
         case grpc.StatusCode.UNAVAILABLE:
             return HealthResult(words=f"what listens on port {port} does not speak gRPC: {details}")
         case grpc.StatusCode.DEADLINE_EXCEEDED:
-            return silent(port, limit_s)
+            return HealthResult.when_silent(port, limit_s)
         case grpc.StatusCode.UNAUTHENTICATED:
             return HealthResult(words=f"it does not accept this worker's token: {details}")
         case grpc.StatusCode.UNIMPLEMENTED:

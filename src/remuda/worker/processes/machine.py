@@ -19,10 +19,10 @@ import structlog
 
 from remuda.core.errors import ChildFailed, Misconfigured
 from remuda.core.ids import BootId
-from remuda.host import descendants, tether
+from remuda.host import descendants
 from remuda.host.descendants import Identity, Mark, Seen
 from remuda.host.ports import listen, listeners, sockets_of
-from remuda.host.process_family import ProcessFamily
+from remuda.host.process_family import ProcessFamily, tied
 from remuda.wire.process_keys import ProcessKey
 from remuda.worker.processes.logs import Logs, Output
 from remuda.worker.processes.model import ProcessCommand
@@ -83,7 +83,7 @@ class LocalMachine:
 
     async def start(self, key: ProcessKey, instance: str, command: ProcessCommand) -> "LocalProcess":
         """Its output goes to the logs under `key`. Raises ChildFailed when it cannot be started at all."""
-        argv = tether.tied(_argv(command), niceness=self._niceness)
+        argv = tied(_argv(command), niceness=self._niceness)
         mark = Mark(self._owner, self._boot, instance)
         try:
             output = Output(self._logs.open(key, instance))

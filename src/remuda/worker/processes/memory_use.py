@@ -133,7 +133,7 @@ def _rounded(size: int) -> int:
 
 
 class MemoryMeter:
-    """Looks at every process that is ready, now and then. What it knows is told from memory."""
+    """Looks at every process that is ready, now and then. What it knows is answered from memory."""
 
     def __init__(
         self,

@@ -22,6 +22,7 @@ RESTARTS = RestartPolicy(
     healthy_after=timedelta(seconds=limits.BACKEND_HEALTHY_AFTER_S),
     give_up_after=limits.BACKEND_SHORT_LIVES_MAX,
 )
+_WORDS_CHARS_MAX: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,28 @@ GRPC_TOKEN_VARIABLE: Final = "LOCALAI_GRPC_AUTH_TOKEN"
 class Protocol(StrEnum):
     GRPC = "grpc"  # Dialled directly by frontends.
     HTTP = "http"  # OpenAI-compatible, on loopback; reached through the worker's own HTTP server.
+
+
+@dataclass(frozen=True, slots=True)
+class HealthResult:
+    """How a backend took a health call. `refused`: nothing listens, so it is not merely busy."""
+
+    healthy: bool = False
+    refused: bool = False
+    words: str = ""
+
+    @classmethod
+    def when_refused(cls, port: int) -> "HealthResult":
+        return cls(refused=True, words=f"nothing listens on port {port}")
+
+    @classmethod
+    def when_silent(cls, port: int, limit_s: float) -> "HealthResult":
+        return cls(words=f"no answer on port {port} within {limit_s:g} s")
+
+
+def in_short(text: str) -> str:
+    """Enough of what a backend says of itself."""
+    return text[:_WORDS_CHARS_MAX]
 
 
 class ProcessPhase(StrEnum):

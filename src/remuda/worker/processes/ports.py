@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Protocol
 
 from remuda.wire.process_keys import ProcessKey
-from remuda.worker.processes.model import Launch, ProcessCommand, ProcessStatus, Recipe, Stopped
+from remuda.worker.processes.model import HealthResult, Launch, ProcessCommand, ProcessStatus, Recipe, Stopped
 
 
 class PortListener(Enum):
@@ -66,25 +66,10 @@ class Machine(Protocol):
         ...
 
 
-class HealthAnswer(Protocol):
-    """How a backend took a health call."""
-
-    @property
-    def healthy(self) -> bool: ...
-
-    @property
-    def refused(self) -> bool:
-        """Nothing listens: the difference between dead and busy."""
-        ...
-
-    @property
-    def words(self) -> str: ...
-
-
 class Backends(Protocol):
     """Calls to a backend process on this machine. Each is bounded and none raises."""
 
-    async def health(self, port: int, recipe: Recipe) -> HealthAnswer: ...
+    async def health(self, port: int, recipe: Recipe) -> HealthResult: ...
 
     async def free(self, port: int, recipe: Recipe) -> str:
         """Ask it to let go of its memory, patiently for 5 s; empty when it did, else why not."""

@@ -1,4 +1,4 @@
-"""`files.fetch`: a load's request for the files of its model, told and listed like an install."""
+"""`files.fetch`: a load's request for the files of its model, reported and listed like an install."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
@@ -19,8 +19,12 @@ from remuda.worker.staging.fetching import FILES_MAX, CheckedFile, ModelFetcher
 
 log = structlog.get_logger(__name__)
 
-_OPS_MAX: Final = 100  # That were begun, and have not succeeded.
+_OPS_MAX: Final = 100  # Of which it is known how much came from whom.
 _SHARE = 90.0  # Of a load's way until its backend is looked at.
+
+
+_Asked = tuple[str, tuple[str, ...]]
+"""An operation, and the files of one of its requests."""
 
 
 class FetchSteps:
@@ -96,7 +100,7 @@ class FetchCommand:
         self._work = work
         self._placed = placed
         self._turns: dict[str, anyio.Lock] = {}
-        self._taken: dict[str, dict[str, int]] = {}  # By operation, while it is not done.
+        self._taken: dict[_Asked, dict[str, int]] = {}
 
     async def fetch(self, request: FilesFetch) -> FilesFetchReply:
         """A request that is repeated takes the place of the earlier one, whose frontend may be gone."""
@@ -109,14 +113,13 @@ class FetchCommand:
         try:
             async with turn:
                 taken = await self._fetch(request, files)
-                self._taken.pop(request.op_id, None)
         finally:
             if not turn.statistics().tasks_waiting:
                 self._turns.pop(request.op_id, None)
         return FilesFetchReply(success=True, taken=taken)
 
     async def _fetch(self, request: FilesFetch, files: Sequence[CheckedFile]) -> tuple[TakenBytes, ...]:
-        steps = FetchSteps(request, self._fetcher.clock, self._taken_for(request.op_id))
+        steps = FetchSteps(request, self._fetcher.clock, self._taken_for(request))
         async with self._work.attempting("fetch", request, reported=False, tally=steps) as attempt:
 
             def on_file(phase: FilePhase, path: str, done_bytes: int) -> None:
@@ -128,11 +131,13 @@ class FetchCommand:
         await self._placed()
         return steps.taken
 
-    def _taken_for(self, op_id: str) -> dict[str, int]:
-        """A request that broke off, or whose frontend is gone, is followed by another of its operation."""
-        while op_id not in self._taken and len(self._taken) >= _OPS_MAX:
+    def _taken_for(self, request: FilesFetch) -> dict[str, int]:
+        """A request that broke off, or whose frontend is gone, is followed by another for the same files;
+        also where it was answered, and the one who asked had gone."""
+        asked = (request.op_id, tuple(file.path for file in request.files))
+        while asked not in self._taken and len(self._taken) >= _OPS_MAX:
             self._taken.pop(next(iter(self._taken)))
-        return self._taken.setdefault(op_id, {}) if op_id else {}
+        return self._taken.setdefault(asked, {}) if request.op_id else {}
 
 
 def _tell(attempt: RunningAttempt, steps: FetchSteps, phase: FilePhase, path: str, done_bytes: int) -> None:

@@ -26,6 +26,7 @@ from remuda.worker.files.sidecars import file_facts, remove_file
 from remuda.worker.files.tree import NotAFolder, Tree, remove_empty_folders
 from remuda.worker.staging.placed import NOT_PLACED, PlacedFile, PlacedFiles
 from remuda.worker.staging.placing import store_root
+from remuda.worker.staging.unplaced import UnplacedFiles
 
 log = structlog.get_logger(__name__)
 
@@ -69,8 +70,10 @@ class FetchedFiles:
         ours = here.get(file.path, NOT_PLACED)
         sha256, inode = "", ours.inode
         try:
-            facts = (self._models / file.path).stat()
-            sha256, inode = self._hashes.recalled(facts), facts.st_ino
+            path = self._models / file.path
+            facts = path.stat()
+            inode = facts.st_ino
+            sha256 = self._hashes.recalled(facts) or self._hashes.told(path)
         except OSError:  # It has just gone.
             pass
         return ModelFile(
@@ -84,16 +87,24 @@ class FetchedFiles:
         )
 
     def partial(self) -> tuple[ArrivedFile, ...]:
-        """What is here of files that have no place in the folder yet, the largest first."""
+        """What is here of files that have no place in the folder yet, the largest first, after letting go of
+        what no model needs any more."""
         if not self._models.is_dir():
             return ()
-        found = BlobStore(store_root(self._models)).unplaced().items()
+        store = store_root(self._models)
+        unplaced = UnplacedFiles(store)
+        unplaced.tidy()
+        unplaced.sweep(self._clock.now())
+        found = BlobStore(store).unplaced().items()
         ordered = sorted(found, key=lambda one: (-one[1], one[0]))
         return tuple(ArrivedFile(sha256=digest.partition(":")[2], size=size) for digest, size in ordered)
 
     def needed(self, files: Sequence[WantedFile], model: str, *, verified: bool = False) -> None:
         """Before a load looks for them, so that none is dropped under it; and when they have come."""
         digests = {file.path: file.sha256 for file in files}
+        if not verified:
+            coming = {file.path: f"sha256:{file.sha256}" for file in files}
+            UnplacedFiles(store_root(self._models)).wanted(coming)
         self._placed().needed(digests, model, self._now_ms(), verified=verified)
 
     # files.drop

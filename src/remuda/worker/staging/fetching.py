@@ -7,9 +7,8 @@ never is.
 import os
 import stat
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import ExitStack, asynccontextmanager, contextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
-from datetime import timedelta
 from enum import Enum, auto
 from functools import partial
 from pathlib import Path
@@ -21,6 +20,7 @@ from anyio.to_thread import run_sync
 
 from remuda.core.clock import Clock
 from remuda.core.errors import Conflict, Invalid, RemudaError
+from remuda.core.tasks import side_by_side
 from remuda.models.file_hashes import FileHashes
 from remuda.models.files import ManifestFile, path_fault
 from remuda.oci.blobs import BlobStore, OnBytes, WantedBlob
@@ -43,13 +43,12 @@ from remuda.worker.staging.sources import (
     SourcesOfFile,
     checked_source,
 )
+from remuda.worker.staging.unplaced import UnplacedFiles
 
 log = structlog.get_logger(__name__)
 
 FILES_MAX: Final = 2_000  # Of one request.
 FILES_AT_ONCE_MAX: Final = 4
-_UNUSED: Final = timedelta(days=3)  # Unfinished files of loads that are no longer wanted.
-_NO_BUDGET: Final = 1 << 62
 _TELL_EVERY_S: Final = 0.5  # Of what is read or copied on this machine.
 
 OnFile = Callable[[FilePhase, str, int], None]
@@ -121,15 +120,16 @@ class ModelFetcher:
         """Raises Conflict for a file that a person has put there and that differs, DiskFull before the first
         byte, and what the sources said when none has a file."""
         store = BlobStore(await run_sync(store_root, self._models))
-        await run_sync(self._sweep, store)
+        await run_sync(UnplacedFiles(store.root).sweep, self.clock.now())
         found = {file.path: await self._look(file, store, on_file) for file in files}
         lacking = [file for file in files if found[file.path] is not _Found.SAME]
         if not lacking:
             return
+        placed = PlacedFiles(self._models, store.root)
+        alike = await run_sync(self._link, lacking, placed, store)
         await run_sync(_check_room, store, lacking)
         with ExitStack() as holds:
             blobs = await self._bring(lacking, store, holds, on_file, on_taken)
-            placed = PlacedFiles(self._models, store.root)
             hashes = {file.path: file.file.sha256 for file in lacking}
             await run_sync(self._check_replaceable, placed, found)
             await run_sync(placed.note, blobs, hashes)
@@ -138,7 +138,31 @@ class ModelFetcher:
                 await self._place(file, blobs[file.path], outdated, on_file)
             # Copies, where links cannot be made, are files of their own.
             await run_sync(placed.note, {file.path: self._models / file.path for file in lacking}, hashes)
-        await run_sync(self._settle, store, lacking)
+        await run_sync(self._settle, store, lacking, alike)
+
+    def _link(
+        self, files: Sequence[CheckedFile], placed: PlacedFiles, store: BlobStore
+    ) -> Sequence[CheckedFile]:
+        """Content that this worker has fetched under another name is linked to, and does not come again.
+        Answers those other files."""
+        here = placed.here()
+        alike: list[CheckedFile] = []
+        for file in files:
+            known = store.find(file.file.digest) is not None
+            for path in () if known else (path for path, one in here.items() if one.size == file.file.size):
+                parts = checked_parts(path)
+                if path == file.path or self._known_hash(parts) != file.file.sha256:
+                    continue
+                if store.adopt(self._models / path, file.file.digest, verified=True):
+                    log.info("model_file_linked", file=file.path, same_as=path)
+                    alike.append(CheckedFile(file.file.model_copy(update={"path": path}), parts, ()))
+                    break
+        return alike
+
+    def _known_hash(self, parts: tuple[str, ...]) -> str:
+        with suppress(RemudaError, OSError):
+            return self.hashes.look(self._tree, parts).sha256
+        return ""
 
     async def _bring(
         self,
@@ -150,24 +174,16 @@ class ModelFetcher:
     ) -> dict[str, Path]:
         """The first failure ends the others: what has come of them is kept, and gone on with."""
         blobs: dict[str, Path] = {}
-        failures: list[RemudaError] = []
         sources = FileSources(self._client, self._frontend, store, self._own_storage)
         slots = anyio.CapacityLimiter(FILES_AT_ONCE_MAX)
 
-        async def bring(file: CheckedFile) -> None:
+        async def bring(place: int) -> None:
+            file = files[place]
             async with slots:
-                try:
-                    opened = partial(sources.of, file.path, file.file.size, file.sources, on_taken=on_taken)
-                    blobs[file.path] = await self._fetch(file, store, opened, holds, on_file)
-                except RemudaError as error:
-                    failures.append(error)
-                    tasks.cancel_scope.cancel()
+                opened = partial(sources.of, file.path, file.file.size, file.sources, on_taken=on_taken)
+                blobs[file.path] = await self._fetch(file, store, opened, holds, on_file)
 
-        async with anyio.create_task_group() as tasks:
-            for file in files:
-                tasks.start_soon(bring, file)
-        if failures:
-            raise failures[0]
+        await side_by_side(len(files), bring)
         return blobs
 
     async def _look(self, file: CheckedFile, store: BlobStore, on_file: OnFile) -> _Found:
@@ -250,11 +266,15 @@ class ModelFetcher:
             if held is not None:
                 return held
 
-    def _settle(self, store: BlobStore, files: Sequence[CheckedFile]) -> None:
-        """They have a place of their own now. Their hashes are known, and are not computed again."""
+    def _settle(self, store: BlobStore, files: Sequence[CheckedFile], alike: Sequence[CheckedFile]) -> None:
+        """They have a place of their own now. Their hashes are known, and are not computed again; nor are
+        those of the files that they were linked to, which look changed by that."""
         for file in files:
             store.discard(file.file.digest)
             self._remember(file, file.file.sha256)
+        for file in alike:
+            with suppress(RemudaError, OSError):  # It may have gone meanwhile.
+                self._remember(file, file.file.sha256)
         log.info("model_files_placed", files=[file.path for file in files])
 
     def _remember(self, file: CheckedFile, sha256: str) -> None:
@@ -269,9 +289,6 @@ class ModelFetcher:
             self._tree.open_folder(file.parts[:-1]) as folder,
         ):
             yield folder, os.fstat(descriptor)
-
-    def _sweep(self, store: BlobStore) -> None:
-        store.sweep(frozenset(), _NO_BUDGET, self.clock.now() - _UNUSED)
 
 
 def _size_of(path: Path) -> int | None:

@@ -14,12 +14,15 @@ from openai import AsyncOpenAI
 
 from remuda.assembly.running import background
 from remuda.core.clock import SystemClock
+from remuda.core.entropy import SystemEntropy
+from remuda.core.ids import FrontendId
 from remuda.gateway.responses.keeper import ResponseKeeper
 from remuda.store.database import Database, open_database
 from remuda.store.responses import SqlResponseStore
 from tests.integration.api.responses.scripts import says
 from tests.support.plain_http import PLAIN
 from tests.support.scripted_upstreams import Gateway, gateway, serving
+from tests.support.shared_lines import SharedLines
 
 
 def client_of(served: Gateway, key: str = "sk-none") -> AsyncOpenAI:
@@ -47,9 +50,12 @@ async def database(migrated_file: Path, tmp_path: Path) -> AsyncIterator[Databas
 
 
 @asynccontextmanager
-async def keeping(database: Database, *, keys_required: bool = False) -> AsyncIterator[Gateway]:
+async def keeping(
+    database: Database, *, keys_required: bool = False, bus: SharedLines | None = None
+) -> AsyncIterator[Gateway]:
     """A gateway that keeps responses there, as any number may."""
-    keeper = ResponseKeeper(SqlResponseStore(database), timedelta(days=1), 1 << 20)
+    lines = None if bus is None else (bus, FrontendId(SystemEntropy().uuid()))
+    keeper = ResponseKeeper(SqlResponseStore(database), timedelta(days=1), 1 << 20, lines)
     new = gateway(responses=keeper, keys_required=keys_required)
     async with background(keeper.run), serving(new) as running:
         running.upstreams.typed = says("Hello", " there")
@@ -58,8 +64,14 @@ async def keeping(database: Database, *, keys_required: bool = False) -> AsyncIt
 
 
 @pytest.fixture
-async def served(database: Database) -> AsyncIterator[Gateway]:
-    async with keeping(database) as running:
+def bus() -> SharedLines:
+    """Between the frontends."""
+    return SharedLines()
+
+
+@pytest.fixture
+async def served(database: Database, bus: SharedLines) -> AsyncIterator[Gateway]:
+    async with keeping(database, bus=bus) as running:
         yield running
 
 
@@ -76,7 +88,7 @@ async def http(served: Gateway) -> AsyncIterator[httpx.AsyncClient]:
 
 
 @pytest.fixture
-async def elsewhere(database: Database, served: Gateway) -> AsyncIterator[AsyncOpenAI]:
+async def elsewhere(database: Database, served: Gateway, bus: SharedLines) -> AsyncIterator[AsyncOpenAI]:
     """A client of another frontend."""
-    async with keeping(database) as other, client_of(other) as client:
+    async with keeping(database, bus=bus) as other, client_of(other) as client:
         yield client

@@ -123,7 +123,8 @@ def test_a_call_that_must_be_made_is_bound_by_its_schema_and_the_template_told_o
     planned = chatted(Tools=tools, ToolChoice=choice, Grammar='root ::= "x"', Metadata=metadata)
     assert planned.forced_call
     assert planned.body["chat_template_kwargs"] == {"enable_thinking": False, "tools": offered}
-    names = [call["properties"]["name"]["const"] for call in planned.body["json_schema"]["anyOf"]]
+    schema: Any = planned.body["json_schema"]
+    names = [call["properties"]["name"]["const"] for call in schema["anyOf"]]
     assert names == [tool["function"]["name"] for tool in offered]
     assert not {"tools", "tool_choice", "grammar"} & set(planned.body)
 
@@ -140,10 +141,9 @@ def test_a_template_without_tools_binds_a_forced_call_by_its_schema(choice: str)
         template_has_tools=False, Tools=json.dumps([CLOCK]), ToolChoice=choice, Grammar='root ::= "x"'
     )
     assert planned.forced_call
-    assert [call["properties"]["name"] for call in planned.body["json_schema"]["anyOf"]] == [
-        {"const": "clock"}
-    ]
-    assert "clock" in planned.body["messages"][0]["content"]
+    body: Any = planned.body
+    assert [call["properties"]["name"] for call in body["json_schema"]["anyOf"]] == [{"const": "clock"}]
+    assert "clock" in body["messages"][0]["content"]
     assert not {"tools", "tool_choice", "grammar"} & set(planned.body)
 
 
@@ -185,7 +185,8 @@ def test_images_go_with_the_last_thing_the_user_said() -> None:
         pb.Message(role="user", content="What is this?"),
         pb.Message(role="assistant", content="Well"),
     ]
-    first, last, _ = chatted(Messages=messages, Images=["QUJD"]).body["messages"]
+    said: Any = chatted(Messages=messages, Images=["QUJD"]).body["messages"]
+    first, last, _ = said
     assert first["content"] == "first"
     assert last["content"] == [
         {"type": "text", "text": "What is this?"},

@@ -16,7 +16,8 @@ from remuda.gateway.history.series import STEP_S, ChartFigures
 from remuda.wire import subjects
 from remuda.wire.codec import decode, encode
 from tests.support.nodes import node
-from tests.unit.router.frontends import HandClock, SharedLines
+from tests.support.shared_lines import SharedLines
+from tests.unit.router.frontends import HandClock
 
 pytestmark = pytest.mark.anyio
 GIB = 1 << 30

@@ -88,6 +88,8 @@ def test_attacks_are_refused_without_looking_at_the_disk(attack: str) -> None:
         ("modelsx/y", FilePlace(Area.STAGING, ("modelsx", "y"))),
         ("models", FilePlace(Area.STAGING, ("models",))),
         ("ephemeral/inputs/1/x", FilePlace(Area.STAGING, ("ephemeral", "inputs", "1", "x"))),
+        ("models/CON", FilePlace(Area.MODELS, ("CON",))),
+        ("models/qwen:8b", FilePlace(Area.MODELS, ("qwen:8b",))),
         ("models/50% off.bin", FilePlace(Area.MODELS, ("50% off.bin",))),
         ("models/.gitattributes", FilePlace(Area.MODELS, (".gitattributes",))),
         ("models/模型/ü…v1.gguf", FilePlace(Area.MODELS, ("模型", "ü…v1.gguf"))),

@@ -64,14 +64,17 @@ async def test_what_is_not_utf8_is_refused(server: FileServer, tree: HostileTree
     assert tree.untouched()
 
 
-async def test_a_question_mark_is_not_cut_off_silently(server: FileServer) -> None:
+@pytest.mark.parametrize("end", ["?x", "?", "x?", "#x", "#", "?#"])
+@pytest.mark.parametrize("method", ["GET", "PUT"])
+async def test_what_follows_a_path_is_not_cut_off_silently(server: FileServer, method: str, end: str) -> None:
     """LocalAI's frontend does not escape it, and another file would be meant."""
-    request = f"PUT /v1/files/models/what?x HTTP/1.1\r\nHost: w\r\nAuthorization: Bearer {TOKEN}\r\n"
+    (server.models / "what").write_bytes(SECRET)
+    request = f"{method} /v1/files/models/what{end} HTTP/1.1\r\nHost: w\r\nAuthorization: Bearer {TOKEN}\r\n"
     async with raw_client(server.port) as raw:
         reply = await raw.ask(f"{request}Content-Length: 0\r\n\r\n".encode())
 
     assert reply.status == 400
-    assert list(server.models.iterdir()) == []
+    assert [one.read_bytes() for one in server.models.iterdir()] == [SECRET]
 
 
 async def test_links_within_a_folder_are_followed(server: FileServer) -> None:

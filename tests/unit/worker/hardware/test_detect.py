@@ -98,4 +98,5 @@ def test_no_more_ram_is_told_than_models_may_use(
     found = detect(SystemHost(), tmp_path, ceiling)
     assert (found.total_ram >> 30, found.available_ram >> 30) == (total, available)
     again = refresh(found, SystemHost(), tmp_path, ceiling)
+    assert found.ram_is_budget == again.ram_is_budget == bool(budget)
     assert (again.total_ram >> 30, again.available_ram >> 30) == (total, available)

@@ -16,8 +16,7 @@ import pytest
 from remuda.host.ports import free_port
 from remuda.rpc import backend_pb2, backend_pb2_grpc
 from remuda.worker.processes.calls import BackendCalls
-from remuda.worker.processes.health import HealthResult
-from remuda.worker.processes.model import GRPC_TOKEN_VARIABLE, BackendTimeouts, Protocol, Recipe
+from remuda.worker.processes.model import GRPC_TOKEN_VARIABLE, BackendTimeouts, HealthResult, Protocol, Recipe
 from remuda.worker.processes.ports import Backends
 
 pytestmark = pytest.mark.anyio

@@ -57,8 +57,8 @@ def command(fetcher: Fetcher, folder: Path) -> FetchCommand:
     return FetchCommand(cast(ModelFetcher, fetcher), work, fetched, nothing)
 
 
-async def taken(command: FetchCommand, op_id: str) -> dict[str, int]:
-    reply = await command.fetch(FilesFetch(model="a", op_id=op_id, files=(FILE,)))
+async def taken(command: FetchCommand, op_id: str, file: WantedFile | None = None) -> dict[str, int]:
+    reply = await command.fetch(FilesFetch(model="a", op_id=op_id, files=(file or FILE,)))
     return {one.source: one.size for one in reply.taken}
 
 
@@ -69,10 +69,18 @@ async def test_bytes_of_requests_that_broke_off_are_told_with_the_last_one(tmp_p
     assert await taken(asked, "op") == {"gpu-1": 10, "gpu-2": 20}
 
 
-async def test_bytes_are_told_once_and_not_with_another_operation(tmp_path: Path) -> None:
+async def test_bytes_are_not_told_with_another_operation_nor_with_other_files_of_the_same(
+    tmp_path: Path,
+) -> None:
     asked = command(Fetcher(("gpu-1", 10), ("whole", 20), ("whole", 5), ("whole", 7)), tmp_path)
     with pytest.raises(PeerFailed):
         await taken(asked, "op")
     assert await taken(asked, "another") == {"whole": 20}
     assert await taken(asked, "op") == {"gpu-1": 10, "whole": 5}
-    assert await taken(asked, "op") == {"whole": 7}
+    assert await taken(asked, "op", FILE.model_copy(update={"path": "b.gguf"})) == {"whole": 7}
+
+
+async def test_bytes_are_told_again_to_the_frontend_that_takes_over(tmp_path: Path) -> None:
+    """The one that was answered may have died before it could write that down."""
+    asked = command(Fetcher(("whole", 20), ("whole", 0)), tmp_path)
+    assert await taken(asked, "op") == await taken(asked, "op") == {"whole": 20}

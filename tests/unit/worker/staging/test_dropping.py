@@ -3,6 +3,7 @@
 import hashlib
 import os
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import pytest
@@ -12,9 +13,11 @@ from remuda.core.errors import Invalid
 from remuda.oci.blobs import BlobStore, WantedBlob
 from remuda.oci.disk import Partial
 from remuda.wire.files import FilesDrop, FilesDropReply, UnusedFile, WantedFile
+from remuda.wire.models import ModelDelete
 from remuda.wire.nodes import ArrivedFile, ModelFile
-from remuda.worker.commands.model_files import ModelListing
+from remuda.worker.commands.model_files import ModelFiles, ModelListing
 from remuda.worker.files.hashes import Hashes
+from remuda.worker.files.tree import Tree
 from remuda.worker.staging.dropping import FetchedFiles
 from remuda.worker.staging.placed import PlacedFiles
 from remuda.worker.staging.placing import store_root
@@ -88,6 +91,65 @@ async def test_what_an_earlier_load_has_left_is_told(site: Site) -> None:
     await listing.look()
     assert listing.listed.partial == (ArrivedFile(sha256=SHA256, size=3),)
     assert changes == [], "that it grows is told with the next heartbeat, and not before"
+
+
+def half_fetched(site: Site) -> AbstractAsyncContextManager[Partial | Path]:
+    digest = f"sha256:{SHA256}"
+    wanted = WantedBlob("q.gguf", digest, digest, len(CONTENT))
+    return BlobStore(store_root(site.models)).claim(wanted, lambda _: None)
+
+
+async def begun(site: Site, *paths: str) -> None:
+    """A load that has ended before it had all."""
+    for path in paths:
+        site.files.needed([WantedFile(path=path, size=len(CONTENT), sha256=SHA256)], "qwen")
+    async with half_fetched(site) as claimed:
+        assert isinstance(claimed, Partial)
+        claimed.append(CONTENT[:3])
+
+
+async def removed(site: Site, *paths: str) -> None:
+    await ModelFiles(site.models).delete(ModelDelete(model_name="qwen", files=paths))
+
+
+async def test_what_is_half_fetched_goes_with_its_model(site: Site) -> None:
+    await begun(site, "q.gguf")
+    await removed(site, "another.gguf")
+    assert site.files.partial(), "another model was removed"
+    await removed(site, "q.gguf", "r.gguf")
+    assert site.files.partial() == ()
+
+
+async def test_content_that_another_model_waits_for_as_well_stays(site: Site) -> None:
+    await begun(site, "q.gguf", "same.gguf")
+    await removed(site, "q.gguf")
+    assert site.files.partial()
+
+
+async def test_what_a_fetch_still_has_open_goes_once_that_has_ended(site: Site) -> None:
+    await begun(site, "q.gguf")
+    async with half_fetched(site):
+        await removed(site, "q.gguf")
+        assert site.files.partial()
+    assert site.files.partial() == ()
+
+
+async def test_load_that_needs_it_again_goes_on_with_it(site: Site) -> None:
+    await begun(site, "q.gguf")
+    async with half_fetched(site):
+        await removed(site, "q.gguf")
+        site.files.needed([WantedFile(path="q.gguf", size=len(CONTENT), sha256=SHA256)], "qwen")
+    assert site.files.partial()
+
+
+async def test_what_no_load_goes_on_with_goes_after_three_days_without_another_load(site: Site) -> None:
+    await begun(site, "q.gguf")
+    (file,) = (store_root(site.models) / "partial").iterdir()
+    now_s = SystemClock().now().timestamp()
+    os.utime(file, (now_s - 71 * 3600, now_s - 71 * 3600))
+    assert site.files.partial()
+    os.utime(file, (now_s - 73 * 3600, now_s - 73 * 3600))
+    assert site.files.partial() == ()
 
 
 async def test_paths_that_are_one_file_on_the_disk_are_told_as_one(site: Site) -> None:
@@ -174,6 +236,24 @@ def test_two_links_to_one_file_take_room_once(site: Site) -> None:
     os.link(file, site.models / "r.gguf")
     site.placed.note({"r.gguf": site.models / "r.gguf"})
     assert site.files.noted([])[1] == len(CONTENT)
+
+
+async def test_content_that_was_read_before_a_restart_is_told_after_it(site: Site) -> None:
+    file = site.put("m/q.gguf")
+    await Hashes().of(Tree(site.models), ("m", "q.gguf"))
+    site.files = FetchedFiles(site.models, Hashes(), SystemClock(), lambda: site.loaded)
+    assert (site.told("m/q.gguf").sha256, site.told("m/q.gguf").brought) == (SHA256, False)
+    file.write_bytes(CONTENT[::-1])
+    later_ns = file.stat().st_mtime_ns + 10**10
+    os.utime(file, ns=(later_ns, later_ns))
+    assert not site.told("m/q.gguf").sha256
+
+
+async def test_nothing_is_told_of_where_a_link_leads_by_the_checksum_beside_the_link(site: Site) -> None:
+    other = site.put("other.gguf")
+    (site.models / "q.gguf").symlink_to(other)
+    (site.models / "q.gguf.sha256").write_text(SHA256)
+    assert not site.told("q.gguf").sha256
 
 
 def test_content_of_an_earlier_releases_file_is_not_told_until_a_load_has_verified_it(site: Site) -> None:

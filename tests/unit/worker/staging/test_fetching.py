@@ -37,10 +37,12 @@ def wanted(path: str = "m/q.gguf", sha256: str = SHA256, size: int = len(CONTENT
     return WantedFile(path=path, size=size, sha256=sha256, sources=())
 
 
-async def fetch(models: Path, file: WantedFile, *sources: str) -> dict[str, int]:
+async def fetch(
+    models: Path, file: WantedFile, *sources: str, hashes: Hashes | None = None
+) -> dict[str, int]:
     clock, seen = SystemClock(), dict[str, int]()
     async with open_client(clock, SystemEntropy()) as client:
-        fetcher = ModelFetcher(models, client, Hashes(), "http://127.0.0.1:1", clock)
+        fetcher = ModelFetcher(models, client, hashes or Hashes(), "http://127.0.0.1:1", clock)
 
         def on_file(phase: FilePhase, path: str, done: int) -> None:
             if phase is FilePhase.STAGING:
@@ -93,6 +95,43 @@ async def test_file_that_was_fetched_here_and_has_changed_since_is_replaced(
         assert await fetch(models, wanted(), url) == {"m/q.gguf": len(CONTENT)}
     assert file.read_bytes() == CONTENT
     assert PlacedFiles(models, store_root(models)).here()["m/q.gguf"].sha256 == SHA256
+
+
+async def test_what_was_fetched_under_another_name_is_linked_to_and_does_not_come_again(models: Path) -> None:
+    async with hub_server() as hub:
+        url = hub.add("/q.gguf", CONTENT)
+        await fetch(models, wanted("m/one.gguf"), url)
+        asked = len(hub.asked("GET"))
+        hashes = Hashes()
+        assert await fetch(models, wanted("m/two.gguf"), url, hashes=hashes) == {"m/two.gguf": len(CONTENT)}
+        assert len(hub.asked("GET")) == asked
+    one, two = models / "m/one.gguf", models / "m/two.gguf"
+    assert one.samefile(two)
+    assert two.read_bytes() == CONTENT
+    for path in (one, two):
+        assert hashes.recalled(path.stat()) == SHA256, "neither is read again"
+    assert hashes.look(Tree(models), ("m", "one.gguf")).sha256 == SHA256
+    assert Hashes().look(Tree(models), ("m", "one.gguf")).sha256 == SHA256, "nor after a restart"
+    placed = PlacedFiles(models, store_root(models))
+    assert set(placed.here()) == {"m/one.gguf", "m/two.gguf"}
+
+
+async def test_what_a_person_has_put_there_is_not_linked_to(models: Path) -> None:
+    """They may write to it."""
+    (models / "m/mine.gguf").write_bytes(CONTENT)
+    await fetch(models, wanted("m/mine.gguf"))
+    async with hub_server() as hub:
+        await fetch(models, wanted("m/two.gguf"), hub.add("/q.gguf", CONTENT))
+    assert not (models / "m/mine.gguf").samefile(models / "m/two.gguf")
+
+
+async def test_fetched_file_that_was_written_to_is_not_linked_to(models: Path) -> None:
+    async with hub_server() as hub:
+        url = hub.add("/q.gguf", CONTENT)
+        await fetch(models, wanted("m/one.gguf"), url)
+        (models / "m/one.gguf").write_bytes(CONTENT.upper())
+        await fetch(models, wanted("m/two.gguf"), url)
+    assert (models / "m/two.gguf").read_bytes() == CONTENT
 
 
 async def test_room_is_asked_for_before_the_first_byte(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:

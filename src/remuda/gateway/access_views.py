@@ -1,13 +1,36 @@
-"""Servers that run without us in the words of the API, without their keys."""
+"""API keys, and servers that run without us, in the words of the API: without their secrets."""
 
 from collections.abc import Callable
+from dataclasses import fields
+from datetime import datetime
+from typing import Final
 
+from remuda.accounts.keys import ApiKey
+from remuda.accounts.terms import KeyTerms
 from remuda.core.ids import ReplicaKey
 from remuda.core.prices import exact, rounded
 from remuda.router.table import Table
 from remuda.servers.routing import model_name
 from remuda.servers.service import ServerState
+from remuda.wire.admin import KeyView
 from remuda.wire.servers import ServerModel, ServerView
+
+TERMS: Final = tuple(one.name for one in fields(KeyTerms))
+
+
+def key_view(key: ApiKey, now: datetime) -> KeyView:
+    return KeyView(
+        id=key.id,
+        name=key.name,
+        scope=key.scope,
+        hint=key.hint,
+        created_at=key.created_at,
+        models=key.models,
+        state=key.state(now).value,
+        last_used_at=key.last_used_at,
+        **{name: getattr(key.terms, name) for name in TERMS},
+    )
+
 
 InFlight = Callable[[ReplicaKey], int]
 
