@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from playwright.sync_api import Locator, Page
+from playwright.sync_api import Locator, Page, expect
 
 Find = Callable[[Page], Locator]
 
@@ -21,10 +21,12 @@ class Opened:
 
     def open(self, page: Page) -> Locator:
         """What should have the focus when it is closed."""
-        for find in self.way:
-            found = find(page)
-            found.focus()
-            page.keyboard.press("Enter")
+        *menus, last = (find(page) for find in self.way)
+        for menu in menus:
+            menu.press("Enter")
+            # A menu moves the focus to its first item when it has opened.
+            expect(menu).to_have_attribute("aria-expanded", "true")
+        last.press("Enter")
         return self.way[0](page)
 
 

@@ -75,6 +75,8 @@ class Install:
         async with self.life() as child:
             await wait_until(lambda: (sent() and written()) or not child.running, within=STEP_S)
             assert child.running, child.lines
+        # What is on its way to the killed one would be counted as sent to the next one.
+        await wait_until(lambda: self.link.connections == 0, within=STEP_S)
         self.kills += 1
         assert self.visible() == [], "something could be seen before it was whole"
 

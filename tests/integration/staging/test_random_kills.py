@@ -66,6 +66,9 @@ class Scene(Receiving):
             await wait_until(self._all_written, within=STEP_S, what="what was sent to be written")
         assert self.living[who].running, f"{who} had ended: {self.living[who].lines}"
         await run_sync(self.living[who].kill)
+        if who == RECEIVER:
+            # What is on its way to the killed one would be counted as sent to the next one.
+            await wait_until(lambda: not any(link.connections for link in self.links.values()), within=STEP_S)
         self.kills[who] += 1
 
     def _all_written(self) -> bool:
