@@ -8,12 +8,12 @@ from datetime import datetime, timedelta
 from typing import Final
 
 import anyio
-from anyio.abc import TaskGroup, TaskStatus
+from anyio.abc import TaskStatus
 from msgspec import Struct
 
 from remuda.core.clock import Clock
 from remuda.core.ids import FrontendId
-from remuda.ops.broadcast import FrontendSubject
+from remuda.ops.broadcast import FrontendQuestions, FrontendSubject
 from remuda.ops.ports import BusPort
 from remuda.router.table import Route
 from remuda.wire import subjects
@@ -27,7 +27,6 @@ from remuda.wire.explanations import (
 
 KEPT_MAX: Final = 10_000
 _ANSWERED_S: Final = 2.0  # By other frontends.
-_ASKED_AT_ONCE_MAX: Final = 100
 
 
 class RoutingDecision(Struct, frozen=True, gc=False):
@@ -97,21 +96,6 @@ def explained(frontend: str, one: RoutingDecision, zero: datetime) -> RequestExp
     )
 
 
-class _Asked:
-    """A question to the others, until one of them knows or all have answered."""
-
-    def __init__(self, others: Collection[FrontendId]) -> None:
-        self.left = set(others)
-        self.found: RequestExplanation | None = None
-        self.over = anyio.Event()
-
-    def told(self, message: DecisionTold) -> None:
-        self.left.discard(FrontendId(message.frontend))
-        self.found = message.found or self.found
-        if self.found is not None or not self.left:
-            self.over.set()
-
-
 class Explanations:
     """`alive` are the frontends that live."""
 
@@ -128,65 +112,40 @@ class Explanations:
         self._log = log
         self._alive = alive
         self._zero = clock.now() - timedelta(seconds=clock.monotonic())
-        self._answered_s = answered_s
-        self._wanted = FrontendSubject(bus, subjects.DECISIONS_WANTED, frontend, DecisionWanted)
-        self._told = FrontendSubject(bus, subjects.DECISIONS_TOLD, frontend, DecisionTold)
-        self._asked: dict[str, _Asked] = {}
-        self._tasks: TaskGroup | None = None
-        self._answering = 0
+        self._questions = FrontendQuestions(
+            FrontendSubject(bus, subjects.DECISIONS_WANTED, frontend, DecisionWanted),
+            FrontendSubject(bus, subjects.DECISIONS_TOLD, frontend, DecisionTold),
+            topic=lambda message: message.request_id,
+            answer=self._answer,
+            answered_s=answered_s,
+        )
 
     async def find(self, request_id: str) -> RequestExplanation | None:
         """None: no frontend that answered knows it. Raises what `alive` raises."""
-        own = self._log.find(request_id)
-        if own is not None:
-            return explained(self._frontend, own, self._zero)
-        others = set(await self._alive()) - {self._frontend}
-        if not others:
-            return None
-        asked = self._asked.get(request_id)
-        if asked is None:
-            if len(self._asked) >= _ASKED_AT_ONCE_MAX:
-                return None
-            return await self._ask(request_id, _Asked(others))
-        with anyio.move_on_after(self._answered_s):
-            await asked.over.wait()
-        return asked.found
+        own = self._own(request_id)
+        silent = set() if own is not None else set(await self._alive()) - {self._frontend}
+        if own is not None or not silent:
+            return own
+        found: list[RequestExplanation] = []
 
-    async def _ask(self, request_id: str, asked: _Asked) -> RequestExplanation | None:
-        self._asked[request_id] = asked
-        try:
-            with anyio.move_on_after(self._answered_s):
-                if await self._wanted.publish(DecisionWanted(frontend=self._frontend, request_id=request_id)):
-                    await asked.over.wait()
-        finally:
-            del self._asked[request_id]
-        return asked.found
+        def receive(answer: DecisionTold) -> bool:
+            silent.discard(FrontendId(answer.frontend))
+            if answer.found is not None:
+                found.append(answer.found)
+            return bool(found) or not silent
+
+        await self._questions.ask(DecisionWanted(frontend=self._frontend, request_id=request_id), receive)
+        return found[0] if found else None
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        async with anyio.create_task_group() as tasks:
-            self._tasks = tasks
-            tasks.start_soon(self._wanted.listen, self._answer)
-            tasks.start_soon(self._told.listen, self._hear)
-            task_status.started()
-            await anyio.sleep_forever()
+        await self._questions.run(task_status=task_status)
 
-    def _answer(self, message: DecisionWanted) -> None:
-        if self._tasks is not None and self._answering < _ASKED_AT_ONCE_MAX:
-            self._answering += 1
-            self._tasks.start_soon(self._tell, message)
+    def _own(self, request_id: str) -> RequestExplanation | None:
+        one = self._log.find(request_id)
+        return None if one is None else explained(self._frontend, one, self._zero)
 
-    async def _tell(self, message: DecisionWanted) -> None:
-        try:
-            own = self._log.find(message.request_id)
-            found = None if own is None else explained(self._frontend, own, self._zero)
-            told = DecisionTold(
-                frontend=self._frontend, to=message.frontend, request_id=message.request_id, found=found
-            )
-            await self._told.publish(told)
-        finally:
-            self._answering -= 1
-
-    def _hear(self, message: DecisionTold) -> None:
-        asked = self._asked.get(message.request_id)
-        if message.to == self._frontend and asked is not None:
-            asked.told(message)
+    def _answer(self, question: DecisionWanted) -> DecisionTold:
+        name = question.request_id
+        return DecisionTold(
+            frontend=self._frontend, to=question.frontend, request_id=name, found=self._own(name)
+        )

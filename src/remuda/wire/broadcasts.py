@@ -26,6 +26,12 @@ class FrontendMessage(Message):
     frontend: str = ""  # The sender.
 
 
+class FrontendAnswer(FrontendMessage):
+    """Ours: what a frontend answers another one, on a subject that all of them hear."""
+
+    to: str  # The frontend that asked.
+
+
 class ChangeMessage(FrontendMessage, OptionalMessage):
     """Something has changed: read it again."""
 

@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from remuda.wire.broadcasts import FrontendMessage
+from remuda.wire.broadcasts import FrontendAnswer, FrontendMessage
 from remuda.wire.codec import OMIT_EMPTY, OMIT_NONE, Count, Many, Message, Number, Timestamp
 
 
@@ -49,9 +49,8 @@ class DecisionWanted(FrontendMessage):
     request_id: str
 
 
-class DecisionTold(FrontendMessage):
+class DecisionTold(FrontendAnswer):
     """The answer of each of them. Left out: not this frontend, or too long ago."""
 
-    to: str
     request_id: str
     found: Annotated[RequestExplanation | None, OMIT_NONE] = None

@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from remuda.wire.broadcasts import FrontendMessage
+from remuda.wire.broadcasts import FrontendAnswer, FrontendMessage
 from remuda.wire.codec import OMIT_EMPTY, Count
 
 
@@ -15,10 +15,9 @@ class ResponseEventsWanted(FrontendMessage):
     first: Count  # The number of the first event that is wanted.
 
 
-class ResponseEventsTold(FrontendMessage):
+class ResponseEventsTold(FrontendAnswer):
     """The answer of the one that has them; the others say nothing."""
 
-    to: str
     question: Count
     events: Annotated[str, OMIT_EMPTY] = ""  # Those that there are, or the first of them.
     next: Count  # The number of the event that comes after these.
