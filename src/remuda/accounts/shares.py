@@ -122,7 +122,7 @@ class LimitShare:
 
     @property
     def remaining(self) -> int:
-        """As far as is known here, of all that is left to everybody."""
+        """As far as is known here, of all that is left on all frontends."""
         known = self.limit if self._told_at is None else self._allowed + self._free
         left = known - self.spent
         if left < 0:

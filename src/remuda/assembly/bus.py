@@ -143,7 +143,7 @@ class BusPlan:
     server: NatsServer | None  # None: it is an external one.
     open: Callable[[], Bus]  # Once the server, if ours, is up.
     issuer: CredentialIssuer
-    url_for: Callable[[str], str]  # What a worker that reached us under this host is told.
+    url_for: Callable[[str], str]  # For a worker that reached us under this host.
     disconnects: Disconnects | None = None  # None: the server does not tell us.
 
     def described(self) -> str:

@@ -78,7 +78,7 @@ def step_word(step: StepView) -> str:
 
 def note(step: StepView, retry_in_s: float | None = None) -> str:
     """Why it waits, or how it ended; with what went wrong last, where that is not the same. `retry_in_s`:
-    until its next attempt now, where the step was told some time ago."""
+    until its next attempt now, where the step is from some time ago."""
     problem = "" if step.problem is None or step.state == "succeeded" else step.problem.message
     reason = retrying(step, retry_in_s) or step.reason
     if problem and problem not in reason:
@@ -110,7 +110,7 @@ def amount(progress: ProgressView) -> str:
 
 def outcome_lines(op: OpView) -> list[str]:
     """How an operation ended: in sum, and each node where it is not simply done. The failure that stopped a
-    roll-out is told for its own node, and not again for each that did not begin."""
+    roll-out is shown for its own node, and not again for each that did not begin."""
     lines = [f"{title(op)}: {counted(op)}"]
     reasons = [f": {step.reason}" for step in steps_of(op) if step.state == "failed" and step.reason]
     for step in steps_of(op):

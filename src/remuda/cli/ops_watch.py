@@ -202,7 +202,7 @@ class JsonLines:
 
 @dataclass(frozen=True, slots=True)
 class _Wait:
-    """After which attempt, and for how long from when that was told."""
+    """After which attempt, and for how long from when the frontend said so."""
 
     attempt: int
     retry_in_s: float

@@ -180,7 +180,7 @@ def _file(flags: Flags, environ: Environ) -> tuple[OptionValues, str]:
 
 
 def _saved(model: type[Settings], flags: Flags, environ: Environ) -> tuple[OptionValues, str]:
-    """What `remuda join` was told. It belongs to the frontend that was joined: with another it does not
+    """What was given to `remuda join`. It belongs to the frontend that was joined: with another it does not
     count, lest that one be shown this one's token."""
     if not issubclass(model, WorkerSettings) or issubclass(model, FrontendSettings):
         return {}, ""

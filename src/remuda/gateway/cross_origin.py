@@ -1,5 +1,5 @@
 """Web pages of chosen origins may call every API here with a key (CORS). The console's cookie opens nothing
-for them, and no other page is told anything.
+for them, and other pages get no answer they can read.
 """
 
 from typing import Final

@@ -110,7 +110,7 @@ def beat(node_id: NodeId, caller: CallerIdentity, message: Heartbeat) -> Beat:
 
 def bus_trouble(message: WorkerBusTrouble, bus_url: str, host: str) -> StoredBusTrouble:
     """The worker's word in the fleet's own; Invalid when it does not say of which boot, or why. `bus_url` is
-    what a worker that reaches us as `host` is told."""
+    the address that a worker gets which reaches us as `host`."""
     if not message.boot_id or not message.reason:
         raise Invalid("boot_id and reason are required")
     if problem := text_problem("boot_id", message.boot_id):

@@ -52,7 +52,7 @@ class Running:
         return written
 
     def end_those(self, why: Callable[[ClientResponse], RemudaError | None]) -> None:
-        """For which there is a reason to: it is told to the client."""
+        """Those for which `why` has a reason, which the client gets."""
         for response in tuple(self._live):
             if (error := why(response)) is not None:
                 response.end(error)

@@ -165,8 +165,8 @@ _PROJECTORS: Final = {
 
 def clients_fault(words: str, model: str, message: str) -> UpstreamFailed | None:
     """The failure that is the request's own doing, by a backend's words; None: it is another one. Backends
-    have no status of their own for these, and some say that they themselves failed. `message` is what is told
-    where the words have no figures."""
+    have no status of their own for these, and some say that they themselves failed. `message` is for words
+    without figures."""
     if _CONTEXT.search(words):
         return ContextExceeded(_too_many(words) or message)
     if found := _INPUT.search(words):

@@ -104,7 +104,7 @@ def has_any(node: Standing, paths: Collection[str]) -> bool:
 
 def may_have_unreported(node: Standing, loads: Iterable[View]) -> bool:
     """Whether one of these loads may have brought files to it since it reported last: a worker that dies soon
-    after a load, or during one, has not told of them. Or a part of them: of that it tells no paths."""
+    after a load, or during one, has not reported them. Or a part of them, which is reported without paths."""
     report = _last_report(node)
     parts = report is not None and bool(report.model_files_partial)
     for load in loads:

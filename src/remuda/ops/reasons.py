@@ -84,7 +84,7 @@ class Remainder(StrEnum):
 _REMAINDERS: Final[Mapping[str, str]] = {
     Remainder.OFFLINE: "it was offline and may have finished it",
     Remainder.TOO_SLOW: "its worker did not stop it in time",
-    Remainder.CANNOT_STOP: "its worker cannot be told to stop, and may still finish it",
+    Remainder.CANNOT_STOP: "its worker cannot be asked to stop, and may still finish it",
     Remainder.UNPROVEN_VERSION: "the node has the new version, which was not proven",
     Remainder.BROKEN_VERSION: "the node has the new version, which did not start",
 }

@@ -1,4 +1,4 @@
-"""What our backends are told and tell beyond the contract: in the metadata of a request, and in trailing
+"""What our backends get and give beyond the contract: in the metadata of a request, and in trailing
 metadata that they add to a call's status. Data only."""
 
 from typing import Final

@@ -22,7 +22,7 @@ _ONE_BYTE: Final = {"range": "bytes=0-0"}
 
 
 async def diagnosed(account: S3Account, key: str, now: Callable[[], datetime]) -> RemudaError | None:
-    """What is wrong, in plain words; None: nothing is, or that cannot be told."""
+    """What is wrong, in plain words; None: nothing is, or it cannot be found out."""
     try:
         with anyio.fail_after(limits.DIAGNOSIS_S):
             refusal = await _asked(account, key, now())

@@ -60,7 +60,7 @@ def answer_speed(one: Measured) -> float:
 
 class RankedBenchmarks:
     """A BenchmarkStore. What is kept in it also counts as the speed of these nodes, by which they are ranked:
-    `measured` is told of it."""
+    `measured` takes note of it."""
 
     def __init__(
         self,

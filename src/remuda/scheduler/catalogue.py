@@ -284,7 +284,7 @@ class _Behind(Conflict):
 
 class ModelFolder:
     """`frontend` tells apart the folders of several frontends; each answers only for its own files.
-    `host` is the name of this machine. `refused` is told after each look which files cannot be used, and
+    `host` is the name of this machine. `refused` gets, after each look, the files that cannot be used, and
     why."""
 
     def __init__(

@@ -244,7 +244,7 @@ def _heard_of(row: Replica, memory: DriftMemory) -> datetime:
 
 
 def _strays(scene: Scene, memory: DriftMemory) -> tuple[list[Stray], Mapping[_Process, FirstSeen]]:
-    """Those to stop now, and those that were seen; one that was told to stop begins anew, and is told again
+    """Those to stop now, and those that were seen; one that was asked to stop begins anew, and is asked again
     if it does not go."""
     found: list[Stray] = []
     suspects = {process: first for process, first in memory.strays.items() if _unheard(process[0], scene)}
@@ -300,8 +300,8 @@ def _unknown_of_asked(scene: Scene) -> Iterator[tuple[Stray, int]]:
 
 
 def _serves_model(replica: RunningReplica) -> bool:
-    """It is there for a model, will not go by itself, and can be told from its successor. A process under its
-    backend's own name has no model in it: installs may start one."""
+    """It is there for a model, will not go by itself, and cannot be mistaken for its successor. A process
+    under its backend's own name has no model in it: installs may start one."""
     return (
         replica.model_id not in ("", replica.backend)
         and bool(replica.instance)

@@ -103,7 +103,7 @@ def build_of(view: ObservedNode, backend: str) -> str:
 
 def reported_use(replica: Replica, report: Report | None) -> MemoryUse | None:
     """What its worker says that this very process takes. None: it says nothing that counts, as of a replica
-    in VRAM of which none is told."""
+    in VRAM whose use of it is not reported."""
     if report is None or not replica.instance or replica.state is not ReplicaState.LOADED:
         return None
     for one in report.replicas:

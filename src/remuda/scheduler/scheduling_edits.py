@@ -35,7 +35,7 @@ class Scheduled:
 
 
 class SchedulingEdits:
-    """`table` is read again before an answer, so that a caller finds here what it was told."""
+    """`table` is read again before an answer, so that a caller finds in it what the answer says."""
 
     def __init__(
         self,

@@ -89,7 +89,7 @@ class AlreadyLoaded:
 
 
 class Models:
-    """`table` is read again before an answer, so that a caller finds here what it was told."""
+    """`table` is read again before an answer, so that a caller finds in it what the answer says."""
 
     def __init__(
         self,

@@ -86,7 +86,7 @@ class PaidEnding(Enum):
 def settled_cost(ending: PaidEnding, reserved: Money, told: Money | None) -> Money:
     """What a request has cost, for the budget and for the usage of keys alike. `told`: by the server's own
     count of tokens; None: it gave none. One that broke off may have gone on there for as long as was
-    reserved, whatever was told until then."""
+    reserved, whatever it had counted until then."""
     if ending is PaidEnding.REFUSED:
         return 0
     if ending is PaidEnding.FINISHED:

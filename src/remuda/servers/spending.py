@@ -178,7 +178,7 @@ def _unlimited(server: Server, call: InferenceCall) -> Unaffordable:
     if not isinstance(call.request, ChatRequest | CompletionRequest):
         return Unmetered(
             f"the server {server.name} is paid by the token, and what a request of this kind costs there "
-            "cannot be told before",
+            "cannot be known before",
             hint="ask a model on one of your own nodes, or on a server that costs nothing",
         )
     return Unlimited(

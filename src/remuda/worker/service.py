@@ -155,7 +155,7 @@ class Worker:
             try:
                 await self._ended.wait()
             finally:
-                self.stop("this process was told to stop")
+                self.stop("this process was asked to stop")
         if self._refusal is not None:
             raise self._refusal
 

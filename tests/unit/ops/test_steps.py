@@ -435,7 +435,7 @@ def test_a_worker_that_cannot_be_told_is_said_so() -> None:
     stopping = after(running(), replace(FOREIGN, working=True), wish=Wish.CANCEL)
     step = after(stopping, FOREIGN, seconds=61, wish=Wish.CANCEL)
     assert step.state is State.CANCELLED
-    assert "cannot be told to stop" in step.reason
+    assert "cannot be asked to stop" in step.reason
 
 
 def test_cancelling_does_not_wait_for_a_node_that_is_away() -> None:

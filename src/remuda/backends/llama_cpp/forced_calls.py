@@ -1,5 +1,5 @@
 """A call that has to be made: the model is bound to write one as JSON, which is taken out of its answer here.
-One whose chat template knows nothing of tools is told of them in words. Pure.
+One whose chat template knows nothing of tools gets them described in its prompt. Pure.
 """
 
 import json
@@ -90,8 +90,8 @@ class CallReading:
         return answer
 
     def end(self) -> pb.Reply:
-        """The call, as far as it was written, with the numbers of the last reply. Text that is none is told
-        as it is."""
+        """The call, as far as it was written, with the numbers of the last reply. Text that is not a call
+        stays as it is."""
         text = "".join(self._text)
         reply = pb.Reply()
         reply.CopyFrom(self._last)

@@ -1,6 +1,6 @@
 """From Anthropic's conversations to the chats that upstreams know. Pure.
 
-InvalidField says of a part what it is and why no model here can be told of it.
+InvalidField says of a part what it is and why no model here can take it.
 """
 
 import re

@@ -142,8 +142,8 @@ class Admission:
         return entry
 
     def listed(self, key: ApiKey | None, headers: HeaderMap) -> dict[str, RoutedModel]:
-        """What this caller can ask for now, by name. Another frontend that has adopted this one is told of
-        what can run here only: else two that have adopted each other would have each other's for ever."""
+        """What this caller can ask for now, by name. Another frontend that has adopted this one gets only
+        what can run here: else two that have adopted each other would have each other's for ever."""
         own = OWN_MODELS in headers
         models = self._tables.now.models.items()
         listed = ((name, entry) for name, entry in models if entry.listed and (entry.ours or not own))

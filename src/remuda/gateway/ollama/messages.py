@@ -53,7 +53,7 @@ class OllamaTool(Struct):
 
 
 def translated(messages: Sequence[OllamaMessage]) -> list[RequestMessage]:
-    """InvalidField names what no model could be told."""
+    """InvalidField names what no model can take."""
     calls = _Calls()
     return [_message(message, f"messages[{index}]", calls) for index, message in enumerate(messages)]
 

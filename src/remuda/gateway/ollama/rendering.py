@@ -1,7 +1,7 @@
 """Ollama's answers as bytes: chats and completions, whole or as lines of JSON, and embeddings. Pure; lines of
 a stream are spliced from templates: one is made per token.
 
-Of what a backend does not tell, nothing is told.
+Fields that a backend gives no figures for are left out.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -73,7 +73,7 @@ def _instant_of(seconds: int) -> bytes:
 
 class OllamaTexts:
     """Implements gateway.inference.text_answers.TextRenderer, for the one answer that a request has. A call
-    of a tool is told when it is complete."""
+    of a tool is sent when it is complete."""
 
     stream_type: Final = NDJSON
 

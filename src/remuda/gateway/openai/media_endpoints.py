@@ -141,7 +141,7 @@ class SpeechBody(Struct):
 
 
 class ImageBody(Struct):
-    """Beside OpenAI's fields, those of LocalAI that backends are told."""
+    """Beside OpenAI's fields, those of LocalAI that are passed on to backends."""
 
     model: ModelName
     prompt: Annotated[str, Meta(min_length=1, max_length=INPUT_CHARS_MAX)]

@@ -114,8 +114,8 @@ _UNCOUNTED: Final = pb.Reply()
 
 class ReplyDecoder:
     """One answer. `hold_suspect_text`: a reply that is mere text may be the words of an error whose status is
-    to follow, as llama.cpp sends them, so it is told only when something else has come. `reading`: tool calls
-    are looked for in the text, unless the backend has taken them out; until its end nothing of it is told.
+    to follow, as llama.cpp sends them, so it is passed on only when something else has come. `reading`: tool
+    calls are looked for in the text, unless the backend has taken them out; it is held back until its end.
     `thoughts`: they are, too. `one_call`: any further call is left out, whatever the model has made of that.
     `context`: how many tokens prompt and answer can have together; 0: unknown."""
 
@@ -250,7 +250,7 @@ class ReplyDecoder:
 
     def _hold(self, content: str) -> str:
         """Keep it back, unless it is plainly no call: not every backend keeps to a grammar, and those that
-        send deltas have calls taken out. Returns what may be told now."""
+        send deltas have calls taken out. Returns what may be passed on now."""
         self._held.append(content)
         if self._may_be_call:
             return ""

@@ -351,8 +351,8 @@ class Installs:
         return nullcontext() if spec is None else self._pulls.watched(spec.name, attempt.stepped)
 
     async def _running(self, key: ProcessKey, request: BackendInstall) -> ProcessStatus | None:
-        """An HTTP server has its model and options from its start: with others it is another server. Callers
-        that are told of a process that has just ended would wait for it in vain."""
+        """An HTTP server has its model and options from its start: with others it is another server. A caller
+        that got a process which has just ended would wait for it in vain."""
         if self._supervision.usable(key, request.backend) is not None:
             await self._supervision.confirm(key)
         replica = self._supervision.usable(key, request.backend)

@@ -44,7 +44,7 @@ class ListedModels:
 
 class Completeness:
     """Which GGUF files are all there. What was found out about one counts until it changes; one that grows is
-    read again once it rests: all that is told before is that it is not complete."""
+    read again once it rests: until then it is only said to be incomplete."""
 
     def __init__(self) -> None:
         self._found: dict[str, tuple[_Facts, _Facts, int]] = {}  # As read, as seen last, what is missing.

@@ -53,8 +53,8 @@ SETTLE_POLLS_MAX = 100  # Then others' folders are listed as they are.
 PARTIALS_STALE = timedelta(hours=24)
 
 Switching = Callable[[bool], AbstractAsyncContextManager[object]]
-"""Entered when a new version is complete and held while it takes its place, e.g. to stop processes first. It
-is told whether there is one: False where what is installed is up to date."""
+"""Entered when a new version is complete and held while it takes its place, e.g. to stop processes first. Its
+argument says whether there is one: False where what is installed is up to date."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,7 +54,7 @@ class FetchSteps:
 
     def reached(self, phase: FilePhase, path: str, done_bytes: int) -> InstallProgress:
         """Files arrive side by side: the bytes are those of all of them. What is read again on this machine
-        is told by itself, and brings nothing forward."""
+        is a phase of its own, and brings nothing forward."""
         self.phase = phase
         if phase is FilePhase.STAGING:
             self._done[path] = min(done_bytes, self._sizes[path])
