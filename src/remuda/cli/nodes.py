@@ -208,7 +208,8 @@ def free_node(options: ClientOptions, name: str, size: str | None, dry_run: bool
     """Remove model files that the fleet has brought to a node, the model that was not used longest first.
 
     What is loaded, pinned (`pinned: true` in the model's configuration), a person's, or the only copy in the
-    fleet stays. What goes is copied there again when a load needs it.
+    fleet stays. What goes is copied there again when a load needs it. Half-copied files that no load is
+    copying now go in any case, and before the others.
     """
     from remuda.wire.disk import FreedDisk
     from remuda.wire.sizes import parse_size

@@ -260,6 +260,15 @@ class BlobStore:
         """Let go of one blob; False when it is not there, or it is in use. Blocks on the disk."""
         return _remove_unless_held(self.path(digest))
 
+    def lone_bytes(self, digest: str) -> int:
+        """What letting go of it would free: a file with other links stays on the disk."""
+        size = 0
+        for path in (self._partial_path(digest), self.path(digest)):
+            with suppress(FileNotFoundError):
+                status = path.stat()
+                size += status.st_size if status.st_nlink == 1 else 0
+        return size
+
     def let_go(self, digest: str) -> bool:
         """Of a blob and of what has come of it so far; False while something is at work on it. Blocks on the
         disk."""

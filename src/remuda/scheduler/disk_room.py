@@ -7,7 +7,7 @@ copy is known in the fleet: where that is in doubt, the file stays.
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from remuda.core.errors import Invalid
@@ -39,6 +39,15 @@ class FileOnNode:
 
 
 @dataclass(frozen=True, slots=True)
+class PartOnNode:
+    """What has come of a file that has no place in the folder of models yet. `keep` as above."""
+
+    sha256: str
+    size: int
+    keep: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class NodeDisk:
     """A node's disk, as far as model files are concerned."""
 
@@ -49,6 +58,11 @@ class NodeDisk:
     free_bytes: int | None = None  # None: not known, or not to be looked at.
     coming_bytes: int = 0  # Of files that other loads are copying there now.
     coming_arrived_bytes: int = 0  # Of these, what is on the disk already.
+    parts: tuple[PartOnNode, ...] = ()
+
+    @property
+    def idle_parts(self) -> tuple[PartOnNode, ...]:
+        return tuple(part for part in self.parts if not part.keep)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +96,10 @@ class ModelOnDisk:
 
 @dataclass(frozen=True, slots=True)
 class DropPlan:
-    """There is room once these are gone, in this order. Of nothing, if there is room already."""
+    """There is room once these are gone, in this order, after the parts. Of nothing, if there is room already."""
 
     drop: tuple[ModelOnDisk, ...] = ()
+    parts: tuple[PartOnNode, ...] = ()
 
     @property
     def files(self) -> tuple[FileOnNode, ...]:
@@ -107,12 +122,28 @@ def room_for(needed_bytes: int, disk: NodeDisk, arrived_bytes: int = 0) -> DropP
             f"{_size(disk.budget_bytes)}; {_RAISE_BUDGET}"
         )
     arrived_bytes = min(arrived_bytes, needed_bytes)
-    return freed(_lacking(needed_bytes, disk, arrived_bytes), disk, needed_bytes, arrived_bytes)
+    lack = _lacking(needed_bytes, disk, arrived_bytes)
+    if not lack.of_disk:
+        return freed(lack, disk, needed_bytes, arrived_bytes)
+    parts = min(_parts_bytes(disk), lack.of_disk)
+    lack = replace(lack, of_disk=lack.of_disk - parts)
+    plan = freed(lack, disk, needed_bytes, arrived_bytes, parts_bytes=parts)
+    return plan if isinstance(plan, NoRoom) else replace(plan, parts=disk.idle_parts)
 
 
-def freed(lack: Lack, disk: NodeDisk, needed_bytes: int = 0, arrived_bytes: int = 0) -> DropPlan | NoRoom:
+def freed_by_hand(lacking_bytes: int, disk: NodeDisk, *, of_budget: bool) -> DropPlan | NoRoom:
+    """What no load is copying goes in any case, and first. It takes nothing of a budget."""
+    parts = 0 if of_budget else min(_parts_bytes(disk), lacking_bytes)
+    plan = freed(Lack(lacking_bytes - parts), disk, parts_bytes=parts)
+    return plan if isinstance(plan, NoRoom) else replace(plan, parts=disk.idle_parts)
+
+
+def freed(
+    lack: Lack, disk: NodeDisk, needed_bytes: int = 0, arrived_bytes: int = 0, *, parts_bytes: int = 0
+) -> DropPlan | NoRoom:
     """At least so many bytes less than there are now; `needed_bytes` is what they are for. As many models go
-    as it takes, the longest unused first; of these, those without which there is room as well stay."""
+    as it takes, the longest unused first; of these, those without which there is room as well stay.
+    `parts_bytes` go beside these."""
     chosen: list[ModelOnDisk] = []
     gone: set[str] = set()
     if _is_enough(lack, disk, gone):
@@ -122,9 +153,13 @@ def freed(lack: Lack, disk: NodeDisk, needed_bytes: int = 0, arrived_bytes: int 
         gone |= {file.path for file in files}
         if _is_enough(lack, disk, gone):
             return DropPlan(_without_needless(chosen, lack, disk))
-    numbers = _numbers(needed_bytes, lack.most, arrived_bytes, disk)
-    budget = lack.of_budget > 0
-    return NoRoom(_no_room(numbers, needed_bytes, _freed_bytes(disk, gone, fetched_only=budget), disk))
+    numbers = _numbers(needed_bytes, lack.most + parts_bytes, arrived_bytes, disk)
+    may_go = _freed_bytes(disk, gone, fetched_only=lack.of_budget > 0) + parts_bytes
+    return NoRoom(_no_room(numbers, needed_bytes, may_go, disk))
+
+
+def _parts_bytes(disk: NodeDisk) -> int:
+    return sum(part.size for part in disk.idle_parts)
 
 
 def _is_enough(lack: Lack, disk: NodeDisk, gone: Collection[str]) -> bool:
@@ -357,6 +392,7 @@ def disk_of(view: ObservedNode, fleet: FilesInFleet, loading: str = "") -> NodeD
         files_budget(node, report.model_files_budget),
         free,
         *_coming(view, fleet, loading),
+        _parts(view, fleet, loading),
     )
 
 
@@ -420,16 +456,36 @@ def _kept_for_the_fleet(file: ModelFile, node: NodeId, fleet: FilesInFleet) -> s
     return ONE_STAYS if others else LAST_COPY
 
 
+def _parts(view: ObservedNode, fleet: FilesInFleet, loading: str) -> tuple[PartOnNode, ...]:
+    """A load whose worker was killed may go on with what has come. Of files whose hash a load has yet to
+    learn, it cannot be told which they are."""
+    assert view.report is not None
+    models = {row.key.model for row in _on_their_way(view, fleet)} | ({loading} if loading else set())
+    loads = [(model, file) for model in sorted(models) for file in fleet.models.get(model, ())]
+    coming = {file.sha256: model for model, file in loads}
+
+    def keep(sha256: str) -> str:
+        if not view.report or not view.report.drops_parts:
+            return NOT_DROPPED
+        model = coming.get(sha256) or coming.get("")
+        return f"{model} is being copied there" if model else ""
+
+    return tuple(
+        PartOnNode(one.sha256, one.size, keep(one.sha256)) for one in view.report.model_files_partial
+    )
+
+
+def _on_their_way(view: ObservedNode, fleet: FilesInFleet) -> list[Replica]:
+    copying = (ReplicaState.STAGING, ReplicaState.LOADING)
+    return [row for row in fleet.rows if row.node == view.standing.node.id and row.state in copying]
+
+
 def _coming(view: ObservedNode, fleet: FilesInFleet, loading: str) -> tuple[int, int]:
     """What other loads there have yet to copy, as far as the node's report tells, and what of it has arrived.
     Of loads that have begun, only those count that began earlier: of two for which there is no room together,
     the later one is refused, and not both."""
     assert view.report is not None
-    on_their_way = [
-        row
-        for row in fleet.rows
-        if row.node == view.standing.node.id and row.state in (ReplicaState.STAGING, ReplicaState.LOADING)
-    ]
+    on_their_way = _on_their_way(view, fleet)
     own = min((_begun(row) for row in on_their_way if row.key.model == loading), default=None)
     there = {file.path for file in view.report.model_files}
     coming = {

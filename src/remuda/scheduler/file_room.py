@@ -21,12 +21,12 @@ from remuda.scheduler.disk_room import (
     FileCopy,
     FileOnNode,
     FilesInFleet,
-    Lack,
     NodeDisk,
     NoRoom,
+    PartOnNode,
     disk_of,
     files_in_fleet,
-    freed,
+    freed_by_hand,
     over_budget_bytes,
     room_for,
 )
@@ -40,6 +40,7 @@ log = structlog.get_logger(__name__)
 _ROUNDS_MAX: Final = 3  # What a worker keeps after all may be made up for by others.
 _FILES_AT_ONCE: Final = 500  # In one request: a message has its bounds.
 _LOOK_S: Final = 2.0
+_IN_USE: Final = "a load has it open"
 
 
 class NoRoomForFiles(Conflict):
@@ -64,6 +65,7 @@ class Freed:
     """What a worker has removed, and what it kept after all, with its reasons."""
 
     files: tuple[FileOnNode, ...] = ()
+    parts: tuple[PartOnNode, ...] = ()
     size_bytes: int = 0
     kept: tuple[tuple[str, str], ...] = ()
 
@@ -126,18 +128,23 @@ class FileRoom:
         return await self._make(node, disk, lambda now: room_for(needed_bytes, now, arrived_bytes))
 
     async def free(self, node: NodeId, wanted_bytes: int | None, *, dry_run: bool = False) -> "Freeing":
-        """Free so many bytes; None: what is over the node's budget. With `dry_run` nothing goes."""
+        """Free so many bytes; None: what is over the node's budget. Beside them goes what no load is copying.
+        With `dry_run` nothing goes."""
         disk = await self.disk(node)
+        of_budget = wanted_bytes is None
         lacking = over_budget_bytes(disk) if wanted_bytes is None else wanted_bytes
-        plan = freed(Lack(lacking), disk)
+        plan = freed_by_hand(lacking, disk, of_budget=of_budget)
         if dry_run or isinstance(plan, NoRoom):
             return Freeing(disk, plan)
         views = self._nodes.of(await self._deps.standings(), ())
-        if plan.drop and not is_up(views[node].standing):
+        if (plan.drop or plan.parts) and not is_up(views[node].standing):
             raise Conflict(f"{disk.node} cannot be reached now", hint="try again when it is back")
 
         def decide(now: NodeDisk) -> DropPlan | NoRoom:
-            return freed(Lack(lacking - (disk.fetched_bytes - now.fetched_bytes)), now)
+            gone = disk.fetched_bytes - now.fetched_bytes
+            if not of_budget:
+                gone += sum(one.size for one in disk.parts) - sum(one.size for one in now.parts)
+            return freed_by_hand(max(lacking - gone, 0), now, of_budget=of_budget)
 
         return Freeing(disk, plan, await self._make(node, disk, decide))
 
@@ -149,8 +156,11 @@ class FileRoom:
             plan = decide(disk)
             if isinstance(plan, NoRoom):
                 raise NoRoomForFiles(f"{disk.node}: {plan.why}")
-            if not plan.drop:
+            if not plan.drop and not plan.parts:
                 return done
+            if parts := plan.parts[:_FILES_AT_ONCE]:
+                reply = await self._drop(node, disk, (), parts)
+                done, disk = _confirmed(done, disk, reply, parts)
             for start in range(0, len(plan.files), _FILES_AT_ONCE):
                 reply = await self._drop(node, disk, plan.files[start : start + _FILES_AT_ONCE])
                 done, disk = _confirmed(done, disk, reply)
@@ -160,15 +170,23 @@ class FileRoom:
             hint="try again",
         )
 
-    async def _drop(self, node: NodeId, disk: NodeDisk, files: Sequence[FileOnNode]) -> FilesDropReply:
+    async def _drop(
+        self,
+        node: NodeId,
+        disk: NodeDisk,
+        files: Sequence[FileOnNode],
+        parts: Sequence[PartOnNode] = (),
+    ) -> FilesDropReply:
         unused = tuple(UnusedFile(path=one.path, sha256=one.sha256, used_ms=one.used_ms) for one in files)
-        reply = await self._answer(node, FilesDrop(files=unused))
+        request = FilesDrop(files=unused, parts=tuple(one.sha256 for one in parts))
+        reply = await self._answer(node, request)
         if reply.error:
             raise PeerFailed(f"{disk.node} could not make room: {reply.error}", reason=reply.code)
         log.info(
             "model_files_dropped",
             node=disk.node,
             files=list(reply.removed),
+            parts=list(reply.parts),
             freed=reply.freed,
             kept={one.path: one.why for one in reply.kept},
         )
@@ -218,9 +236,19 @@ class Freeing:
     done: Freed | None = None
 
 
-def _confirmed(done: Freed, disk: NodeDisk, reply: FilesDropReply) -> tuple[Freed, NodeDisk]:
-    """What the worker has said counts, and nothing else."""
+def _confirmed(
+    done: Freed, disk: NodeDisk, reply: FilesDropReply, asked: Sequence[PartOnNode] = ()
+) -> tuple[Freed, NodeDisk]:
+    """What the worker has said counts, and nothing else. Of the parts it was asked for, others stay."""
     removed, kept = set(reply.removed), {one.path: one.why for one in reply.kept}
+    stays = {one.sha256 for one in asked} - set(reply.parts)
+    kept |= {unplaced_name(one.sha256): _IN_USE for one in asked if one.sha256 in stays}
+    parts = tuple(
+        replace(one, keep=_IN_USE if one.sha256 in stays else one.keep)
+        for one in disk.parts
+        if one.sha256 not in reply.parts
+    )
+    went = tuple(one for one in disk.parts if one.sha256 in reply.parts)
     gone = tuple(file for file in disk.files if file.path in removed)
     files = tuple(
         replace(file, keep=kept.get(file.path, file.keep)) for file in disk.files if file.path not in removed
@@ -230,5 +258,11 @@ def _confirmed(done: Freed, disk: NodeDisk, reply: FilesDropReply) -> tuple[Free
         free = free + reply.freed if reply.available_disk is None else reply.available_disk
     # Its report may be from before an earlier request of this kind, whose answer was lost.
     fetched = max(disk.fetched_bytes - reply.freed, 0) if reply.fetched_bytes is None else reply.fetched_bytes
-    after = replace(disk, files=files, free_bytes=free, fetched_bytes=fetched)
-    return Freed((*done.files, *gone), done.size_bytes + reply.freed, (*done.kept, *kept.items())), after
+    after = replace(disk, files=files, parts=parts, free_bytes=free, fetched_bytes=fetched)
+    size_bytes, all_kept = done.size_bytes + reply.freed, (*done.kept, *kept.items())
+    return Freed((*done.files, *gone), (*done.parts, *went), size_bytes, all_kept), after
+
+
+def unplaced_name(sha256: str) -> str:
+    """For people: there is no better one."""
+    return f"(not placed) {sha256[:12]}"

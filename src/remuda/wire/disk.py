@@ -41,7 +41,8 @@ class FreeDiskBody(Message):
 
 
 class ModelOnDiskView(Message):
-    """Files that go together; `name` is empty where no configured model needs them."""
+    """Files that go together; `name` is empty where no configured model needs them, and of what has come of a
+    file that has no place yet."""
 
     name: str = ""
     size: Uint64 = 0

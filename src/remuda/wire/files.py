@@ -146,9 +146,11 @@ class UnusedFile(Message):
 
 
 class FilesDrop(Message):
-    """Frontend to worker, ours: remove these files, which you have fetched, to make room. Safe to repeat."""
+    """Frontend to worker, ours: remove these files, which you have fetched, to make room. Safe to repeat.
+    `parts`: by their SHA-256, what has come of files that have no place in the folder of models."""
 
     files: Many[UnusedFile] = ()
+    parts: Annotated[Many[str], OMIT_EMPTY] = ()
 
 
 class KeptFile(Message):
@@ -161,6 +163,7 @@ class FilesDropReply(Message):
 
     removed: Annotated[Many[str], OMIT_EMPTY] = ()  # Also those that were gone already.
     kept: Annotated[Many[KeptFile], OMIT_EMPTY] = ()
+    parts: Annotated[Many[str], OMIT_EMPTY] = ()  # Of those asked for, the ones that are gone.
     freed: Annotated[Uint64, OMIT_EMPTY] = 0
     available_disk: Annotated[Uint64 | None, OMIT_NONE] = None  # After that.
     fetched_bytes: Annotated[Uint64 | None, OMIT_NONE] = None  # As in reports; after that.

@@ -315,6 +315,7 @@ class Report(Message):
     model_files_cut_off: Annotated[Many[CutOffFile], OMIT_EMPTY] = ()  # Not usable, and not among the others.
     fetches_files: Annotated[bool, OMIT_EMPTY] = False  # It listens to `files.fetch`.
     drops_files: Annotated[bool, OMIT_EMPTY] = False  # And to `files.drop`.
+    drops_parts: Annotated[bool, OMIT_EMPTY] = False  # Which it also understands of `model_files_partial`.
     fetched_bytes: Annotated[Uint64, OMIT_EMPTY] = 0  # On the disk, of model files that it has fetched.
     model_files_budget: Annotated[str, OMIT_EMPTY] = ""  # The most that these may come to; empty: no limit.
     model_files_partial: Annotated[Many[ArrivedFile], OMIT_EMPTY] = ()  # As of the last look at the disk.

@@ -10,8 +10,7 @@ from remuda.gateway.admin.node_disk import removals_on, unplaced_file, with_remo
 from remuda.ops.model import Kind, ModelSpec, Operation, OpId, RollOut, State
 from remuda.ops.ports import View
 from remuda.ops.reasons import StepCause, because
-from remuda.scheduler.disk_room import LAST_COPY, PERSONS, FileOnNode, NodeDisk
-from remuda.wire.nodes import ArrivedFile
+from remuda.scheduler.disk_room import LAST_COPY, PERSONS, FileOnNode, NodeDisk, PartOnNode
 from tests.unit.ops.build import NOW, a_step
 
 NODE = NodeId("node-1")
@@ -48,6 +47,6 @@ def test_other_reasons_are_told_as_they_are() -> None:
 
 
 def test_what_is_half_fetched_is_shown_by_its_hash_and_counts_as_no_fetched_file() -> None:
-    shown = unplaced_file(ArrivedFile(sha256="57fc" * 16, size=36))
+    shown = unplaced_file(PartOnNode("57fc" * 16, 36, "q is being copied there"))
     assert (shown.path, shown.size, shown.fetched) == ("(not placed) 57fc57fc57fc", 36, False)
-    assert "it goes with its model" in shown.keep
+    assert shown.keep == "q is being copied there"

@@ -13,6 +13,7 @@ from remuda.fleet.verdicts import ObservedNode
 from remuda.models.files import NeededFile
 from remuda.scheduler.disk_room import (
     LAST_COPY,
+    NOT_DROPPED,
     ONE_STAYS,
     PERSONS,
     DropPlan,
@@ -20,13 +21,15 @@ from remuda.scheduler.disk_room import (
     Lack,
     NodeDisk,
     NoRoom,
+    PartOnNode,
     disk_of,
     files_budget,
     files_in_fleet,
     freed,
+    freed_by_hand,
     room_for,
 )
-from remuda.scheduler.model import ReplicaState
+from remuda.scheduler.model import Replica, ReplicaState
 from remuda.scheduler.staging import arrived
 from remuda.wire.nodes import ArrivedFile, ModelFile, Report, RunningReplica
 from tests.support.examples import examples
@@ -403,6 +406,47 @@ def test_what_is_being_loaded_or_is_pinned_stays() -> None:
     (file,) = disk_of(view, files_in_fleet(HERE, [view], ()), loading="qwen").files
     assert file.keep == "qwen is being loaded"
     assert keep_of(view, pinned=["qwen"]) == "qwen is pinned"
+
+
+# What has come of files that have no place yet.
+
+
+def parts_of(*, rows: tuple[Replica, ...] = (), sha256: str = "5a", **more: object) -> list[str]:
+    part = (ArrivedFile(sha256="5a", size=GB),)
+    view = a_node("b", **{"model_files_partial": part, "drops_parts": True, **more})
+    files = {"qwen": (NeededFile("q.gguf", GB, sha256),)}
+    return [part.keep for part in disk_of(view, files_in_fleet(files, [view], rows)).parts]
+
+
+@pytest.mark.parametrize("state", [ReplicaState.STAGING, ReplicaState.LOADING])
+def test_part_of_a_file_that_a_load_is_copying_stays_and_others_may_go(state: ReplicaState) -> None:
+    loading = (a_row("qwen", on="b", state=state),)
+    assert parts_of() == [""]
+    assert parts_of(rows=loading) == ["qwen is being copied there"]
+    assert parts_of(rows=loading, sha256="") == ["qwen is being copied there"], "its hash is not known yet"
+    assert parts_of(rows=loading, sha256="77") == [""]
+    assert parts_of(drops_parts=False) == [NOT_DROPPED]
+
+
+def test_parts_go_by_hand_in_any_case_and_count_towards_what_was_asked_for() -> None:
+    part, busy = PartOnNode("5a", 2 * GB), PartOnNode("6b", 2 * GB, "q is being copied there")
+    node = replace(disk(held("a", 2, "a")), parts=(part, busy))
+    assert freed_by_hand(0, node, of_budget=True) == DropPlan(parts=(part,))
+    assert freed_by_hand(2 * GB, node, of_budget=False) == DropPlan(parts=(part,))
+    both = freed_by_hand(3 * GB, node, of_budget=False)
+    assert (dropped(both), both.parts) == (["a"], (part,))  # type: ignore[union-attr]
+    refused = freed_by_hand(9 * GB, node, of_budget=False)
+    assert isinstance(refused, NoRoom)
+    assert "9.0 GiB were to be freed" in refused.why
+
+
+def test_parts_make_room_on_the_disk_before_any_file_goes() -> None:
+    part = PartOnNode("5a", 2 * GB)
+    node = replace(disk(held("a", 3, "a"), free_gb=3), parts=(part,))
+    assert room_for(3 * GB, node) == DropPlan(parts=(part,))
+    more = room_for(5 * GB, node)
+    assert (dropped(more), more.parts) == (["a"], (part,))  # type: ignore[union-attr]
+    assert room_for(GB, node) == DropPlan(), "there is room already"
 
 
 @pytest.mark.parametrize("state", [ReplicaState.STAGING, ReplicaState.LOADING])

@@ -12,10 +12,11 @@ from remuda.core.ids import BootId, NodeId
 from remuda.fleet.health import Standing
 from remuda.fleet.model import StoredReport
 from remuda.models.files import NeededFile
+from remuda.scheduler.disk_room import DropPlan
 from remuda.scheduler.file_room import FileRoom, FileRoomDeps, NoRoomForFiles
 from remuda.wire.codec import encode
 from remuda.wire.files import FilesDrop, FilesDropReply
-from remuda.wire.nodes import ModelFile, Report
+from remuda.wire.nodes import ArrivedFile, ModelFile, Report
 from tests.unit.scheduler.standing import a_view, rows
 
 pytestmark = pytest.mark.anyio
@@ -105,3 +106,36 @@ async def test_worker_that_refuses_is_asked_once() -> None:
     with pytest.raises(NodeUnreachable):
         await fleet.room().make(NodeId("id-attic"), 3 * MB, "new")
     assert len(fleet.asked) == 1
+
+
+class WithParts(Fleet):
+    """Two files have come in part; a fetch has the second one open."""
+
+    async def standings(self) -> Sequence[Standing]:
+        [standing] = await super().standings()
+        boot = standing.node.boot_id or BootId("boot")
+        parts = (ArrivedFile(sha256="aa", size=2 * MB), ArrivedFile(sha256="bb", size=MB))
+        report = Report(boot_id=boot, drops_files=True, drops_parts=True, model_files_partial=parts)
+        stored = StoredReport(boot, 1, encode(report).decode())
+        return [replace(standing, node=replace(standing.node, report=stored))]
+
+    async def drop_files(self, node: NodeId, request: FilesDrop) -> FilesDropReply:
+        self.asked.append(request)
+        return FilesDropReply(parts=("aa",), freed=2 * MB)
+
+
+async def test_half_fetched_files_are_freed_and_what_stays_is_named() -> None:
+    fleet = WithParts(fetched_bytes=0)
+    planned = await fleet.room().free(NodeId("id-attic"), None, dry_run=True)
+    assert isinstance(planned.plan, DropPlan)
+    assert [part.sha256 for part in planned.plan.parts] == ["aa", "bb"]
+    assert not fleet.asked
+
+    freeing = await fleet.room().free(NodeId("id-attic"), None)
+
+    assert [request.parts for request in fleet.asked] == [("aa", "bb")]
+    assert freeing.done is not None
+    assert (freeing.done.size_bytes, freeing.done.kept) == (
+        2 * MB,
+        (("(not placed) bb", "a load has it open"),),
+    )

@@ -14,15 +14,21 @@ from remuda.gateway.messages import NodePath, answer, gives, read, read_known, t
 from remuda.gateway.services import Svc
 from remuda.ops.model import Kind, State
 from remuda.ops.ports import Filter, View
-from remuda.scheduler.disk_room import LAST_COPY, UNKNOWN_CONTENT, FileOnNode, ModelOnDisk, NodeDisk, NoRoom
-from remuda.scheduler.file_room import Freeing, NoRoomForFiles
+from remuda.scheduler.disk_room import (
+    LAST_COPY,
+    UNKNOWN_CONTENT,
+    FileOnNode,
+    ModelOnDisk,
+    NodeDisk,
+    NoRoom,
+    PartOnNode,
+)
+from remuda.scheduler.file_room import Freeing, NoRoomForFiles, unplaced_name
 from remuda.wire import disk as wire
-from remuda.wire.nodes import ArrivedFile, ResetReply
+from remuda.wire.nodes import ResetReply
 
 _REMOVALS: Final = frozenset({Kind.REMOVE_MODEL})
 _UNLESS_REMOVED: Final = frozenset({"", LAST_COPY, UNKNOWN_CONTENT})  # Says nothing of a removal's files.
-
-_NOT_PLACED: Final = "on its way, or waiting for another load; it goes with its model, or after three days"
 
 routes = APIRouter(prefix="/api", tags=["nodes"], dependencies=[Depends(require_admin)])
 
@@ -100,11 +106,10 @@ def with_removals(disk: NodeDisk, going: Mapping[str, str]) -> NodeDisk:
 def _view(standing: Standing, disk: NodeDisk) -> wire.NodeDiskView:
     node, report = standing.node, current_report(standing.node)
     of_worker = "" if report is None else report.model_files_budget
-    partial = () if report is None else report.model_files_partial
     files = tuple(_file(file) for file in sorted(disk.files, key=lambda file: file.path))
     return wire.NodeDiskView(
         node=disk.node,
-        files=(*files, *map(unplaced_file, partial)),
+        files=(*files, *map(unplaced_file, disk.parts)),
         fetched_bytes=disk.fetched_bytes,
         budget=of_worker if node.files_budget_override is None else node.files_budget_override,
         budget_bytes=disk.budget_bytes,
@@ -126,21 +131,26 @@ def _file(file: FileOnNode) -> wire.FileOnDisk:
     )
 
 
-def unplaced_file(part: ArrivedFile) -> wire.FileOnDisk:
-    """By its hash, as its worker tells it. It is in no budget, and does not go to make room."""
-    return wire.FileOnDisk(path=f"(not placed) {part.sha256[:12]}", size=part.size, keep=_NOT_PLACED)
+def unplaced_file(part: PartOnNode) -> wire.FileOnDisk:
+    """By its hash, as its worker tells it. It is in no budget."""
+    return wire.FileOnDisk(path=unplaced_name(part.sha256), size=part.size, keep=part.keep)
 
 
 def _freed(freeing: Freeing, *, dry_run: bool) -> wire.FreedDisk:
     plan, done = freeing.plan, freeing.done
+    going = () if isinstance(plan, NoRoom) else (*map(_part, plan.parts), *map(_model, plan.drop))
     return wire.FreedDisk(
         node=freeing.disk.node,
         dry_run=dry_run,
-        models=() if isinstance(plan, NoRoom) else tuple(_model(model) for model in plan.drop),
+        models=going,
         freed_bytes=0 if done is None else done.size_bytes,
         kept=() if done is None else tuple(wire.KeptOnDisk(path=path, why=why) for path, why in done.kept),
         refused=plan.why if isinstance(plan, NoRoom) else "",
     )
+
+
+def _part(part: PartOnNode) -> wire.ModelOnDiskView:
+    return wire.ModelOnDiskView(size=part.size, files=(unplaced_name(part.sha256),))
 
 
 def _model(model: ModelOnDisk) -> wire.ModelOnDiskView:

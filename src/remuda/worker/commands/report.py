@@ -73,6 +73,7 @@ class ReportBuilder:
             model_files_cut_off=self._models.listed.cut_off,
             fetches_files=self._fetches_files,
             drops_files=self._fetches_files,
+            drops_parts=self._fetches_files,
             fetched_bytes=self._models.listed.fetched_bytes,
             model_files_budget=self._model_files_budget,
             model_files_partial=self._models.listed.partial,

@@ -18,6 +18,7 @@ from remuda.core.errors import Invalid, NotFound
 from remuda.core.os_errors import os_reason
 from remuda.models.files import path_fault
 from remuda.oci.blobs import BlobStore
+from remuda.oci.reference import parse_digest
 from remuda.wire.files import FilesDrop, FilesDropReply, KeptFile, UnusedFile, WantedFile
 from remuda.wire.nodes import ArrivedFile, ModelFile
 from remuda.worker.files.hashes import Hashes
@@ -111,8 +112,9 @@ class FetchedFiles:
 
     async def drop(self, request: FilesDrop) -> FilesDropReply:
         """Raises Invalid, before anything goes, for what cannot be a file there."""
-        if len(request.files) > DROPPED_MAX:
-            raise Invalid(f"{len(request.files)} files at once; at most {DROPPED_MAX} are accepted")
+        if (count := len(request.files) + len(request.parts)) > DROPPED_MAX:
+            raise Invalid(f"{count} files at once; at most {DROPPED_MAX} are accepted")
+        parts = [parse_digest(f"sha256:{one}") for one in request.parts]
         for file in request.files:
             if fault := path_fault(file.path):
                 raise Invalid(f"{file.path[:200]!r} cannot be used as a file's path: {fault}")
@@ -127,12 +129,25 @@ class FetchedFiles:
             else:
                 removed.append(file.path)
                 freed += size
-        log.info("model_files_dropped", files=removed, kept=[one.path for one in kept], freed=freed)
+        gone, of_parts = await run_sync(self._drop_parts, parts)
+        freed += of_parts
+        log.info(
+            "model_files_dropped", files=removed, parts=gone, kept=[one.path for one in kept], freed=freed
+        )
         free = (await run_sync(shutil.disk_usage, self._models)).free
         left = _bytes_of((await run_sync(placed.here)).values())
         return FilesDropReply(
-            removed=tuple(removed), kept=tuple(kept), freed=freed, available_disk=free, fetched_bytes=left
+            removed=tuple(removed),
+            kept=tuple(kept),
+            parts=gone,
+            freed=freed,
+            available_disk=free,
+            fetched_bytes=left,
         )
+
+    def _drop_parts(self, digests: Sequence[str]) -> tuple[tuple[str, ...], int]:
+        gone, freed = UnplacedFiles(store_root(self._models)).drop(digests)
+        return tuple(digest.removeprefix("sha256:") for digest in gone), freed
 
     async def _drop(self, placed: PlacedFiles, file: UnusedFile) -> tuple[str, int]:
         """Why it stays, or nothing and the bytes that are free now."""

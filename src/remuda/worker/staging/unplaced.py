@@ -77,6 +77,17 @@ class UnplacedFiles:
         if gone := sorted(set(going) - left):
             log.info("unplaced_files_removed", digests=gone)
 
+    def drop(self, digests: Collection[str]) -> tuple[tuple[str, ...], int]:
+        """Which of these are gone now, and the bytes that are free since; what a fetch has open stays."""
+        gone, freed = [], 0
+        with _turn:
+            for digest in digests:
+                size = self._store.lone_bytes(digest)
+                if self._store.let_go(digest):
+                    gone.append(digest)
+                    freed += size
+        return tuple(gone), freed
+
     def sweep(self, now: datetime) -> None:
         """Let go of what no load has gone on with for long."""
         self._store.sweep(frozenset(), _NO_BUDGET, now - UNUSED)

@@ -78,6 +78,23 @@ async def test_what_was_fetched_goes_and_leaves_no_folder_behind(site: Site) -> 
     assert (await site.drop(told)).removed == ("m/q.gguf",), "what is gone is as good as removed"
 
 
+async def test_what_has_come_of_a_file_goes_unless_a_fetch_has_it_open(site: Site) -> None:
+    store = BlobStore(store_root(site.models))
+    wanted = WantedBlob("q.gguf", f"sha256:{SHA256}", f"sha256:{SHA256}", len(CONTENT))
+    asked = FilesDrop(parts=(SHA256, "0" * 64))
+    async with store.claim(wanted, lambda _: None) as claimed:
+        assert isinstance(claimed, Partial)
+        claimed.append(CONTENT[:3])
+        reply = await site.files.drop(asked)
+        assert (reply.parts, reply.freed) == (("0" * 64,), 0), "what is gone is as good as removed"
+        assert site.files.partial()
+    reply = await site.files.drop(asked)
+    assert (reply.parts, reply.freed) == ((SHA256, "0" * 64), 3)
+    assert site.files.partial() == ()
+    with pytest.raises(Invalid, match="not a digest"):
+        await site.files.drop(FilesDrop(parts=("../../etc/passwd",)))
+
+
 async def test_what_an_earlier_load_has_left_is_told(site: Site) -> None:
     store = BlobStore(store_root(site.models))
     assert site.files.partial() == ()
