@@ -95,6 +95,7 @@ def chat(
         return
     if model is not None:
         name = body["model"] = _awaited(options, model)
+    _check_talks(options, name)
     click.echo(one_line(f"{name}: type a message; {_HOW_TO_END}"), err=True)
     _converse(options, body, messages, _lines())
 
@@ -333,6 +334,19 @@ def _awaited(options: ClientOptions, name: str) -> str:
     from remuda.cli.model_installs import awaited
 
     return awaited(options, name) or name
+
+
+def _check_talks(options: ClientOptions, name: str) -> None:
+    """Before a conversation begins; a message alone is refused by the frontend in the same words."""
+    from remuda.inference.failures import check_writes_text
+    from remuda.wire.serving import ModelItem
+
+    try:
+        with connect(options) as client:
+            model = client.get("api", "models", name).read(ModelItem)
+    except RemudaError:  # Keys of users may not ask, and models of servers are not configured.
+        return
+    check_writes_text(name, model.usecases)
 
 
 def _only_model(options: ClientOptions) -> str:

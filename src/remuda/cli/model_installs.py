@@ -5,7 +5,8 @@
 import copy
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from datetime import timedelta
 from typing import TYPE_CHECKING, NoReturn
 
 import click
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
 _THERE = 200  # A model that is to be installed only if it is missing, and is not; else 202.
 _SUBMIT_S = 60.0
 _STANDS_STILL = ("paused", "retrying")
+_RETRY_AWAITED_S = 75.0  # The first two attempts that follow a failure come sooner.
+_SKIPPED = "skipped"
+_OF_STORAGE = "its files in object storage go with the frontend that put them there, whose log says when"
 _NOWHERE = "no node can "  # How the note begins that says so.
 _WHAT = "SOURCE|NAME"
 _BY_HAND = "bring one by hand: remuda models add FILE.gguf; or name one: remuda pull NAME"
@@ -84,12 +88,15 @@ def remove(options: ClientOptions, names: tuple[str, ...], files: bool, no_wait:
     from remuda.wire.serving import ModelRemoved
 
     ops: list[OpView] = []
+    stored: set[str] = set()
     with connect(options) as client:
         for name in names:
             query = {"files": "true"} if files else None
             answer = client.call("DELETE", "api", "models", name, query=query)
             done = answer.read(ModelRemoved)
             ops.append(done.operation)
+            if done.in_storage:
+                stored.add(done.operation.id)
             if options.as_json:
                 continue
             if done.file_kept:
@@ -99,10 +106,10 @@ def remove(options: ClientOptions, names: tuple[str, ...], files: bool, no_wait:
             if one.alias in names:
                 gone = f"note: {one.name} is an alias of {one.alias}, which is gone"
                 click.echo(one_line(f"{gone}; remove it with: remuda rm {shlex.quote(one.name)}"), err=True)
-    click.get_current_context().exit(_files_gone(options, ops, wait=not no_wait))
+    click.get_current_context().exit(_files_gone(options, ops, stored, wait=not no_wait))
 
 
-def _files_gone(options: ClientOptions, ops: "list[OpView]", *, wait: bool) -> Exit:
+def _files_gone(options: ClientOptions, ops: "list[OpView]", stored: Collection[str], *, wait: bool) -> Exit:
     """Only what a person can wait for: nodes that are away may return next week."""
     from remuda.cli.ops_wait import Waiting, wait_and_report
 
@@ -110,14 +117,41 @@ def _files_gone(options: ClientOptions, ops: "list[OpView]", *, wait: bool) -> E
     if options.as_json:
         return wait_and_report(options, ops, Waiting(wait=wait and not away), together=True)
     codes = []
+    up = _nodes_up(options) if away else frozenset()
     for op in ops:
         if not wait or op in away:
-            click.echo(one_line(f"{op.model}: removed; its files go with operation {op.id[:8]}"))
+            click.echo(one_line(f"{op.model}: removed; {_still_to_go(op, up, stored=op.id in stored)}"))
+            for step in op.steps or ():
+                if step.state == _SKIPPED and step.reason:
+                    click.echo(one_line(f"note: {step.node_name}: {step.reason}"), err=True)
             continue
         codes.append(wait_and_report(options, [op], Waiting(), quiet=True))
         if codes[-1] is Exit.DONE:
-            click.echo(one_line("; ".join((f"{op.model}: removed", *_told_of(options, op)))))
+            storage = (_OF_STORAGE,) if op.id in stored else ()
+            click.echo(one_line("; ".join((f"{op.model}: removed", *_told_of(options, op), *storage))))
     return next((code for code in codes if code is not Exit.DONE), Exit.DONE)
+
+
+def _nodes_up(options: ClientOptions) -> frozenset[str]:
+    with connect(options) as client:
+        return frozenset(node.id for node in client.nodes()[1] if node.status != "offline")
+
+
+def _still_to_go(op: "OpView", up: Collection[str], *, stored: bool) -> str:
+    """From how many places its files have yet to go, which of these are offline, and where to watch."""
+    from remuda.cli.fleet_tables import some_of
+    from remuda.gateway.attention import FRONTENDS
+
+    nodes = [step for step in op.steps or () if step.node_id != FRONTENDS and step.state != _SKIPPED]
+    places = ["the frontends"]
+    if nodes:
+        count = f"{len(nodes)} node{'s' if len(nodes) > 1 else ''}"
+        away = [step.node_name for step in nodes if step.node_id not in up]
+        when = f"; offline, when back: {some_of(away)}" if away else ""
+        places.append(f"{count} ({some_of([step.node_name for step in nodes])}{when})")
+    going = f"its files go from {' and '.join(places)} with operation {op.id[:8]}"
+    watched = f"watch it with: remuda ops watch {op.id[:8]}"
+    return "; ".join((going, *((_OF_STORAGE,) if stored else ()), watched))
 
 
 def _told_of(options: ClientOptions, op: "OpView") -> list[str]:
@@ -215,26 +249,48 @@ def _once_installed(options: ClientOptions, op: "OpView", before: str = "") -> s
         hint = under_way(op) if op.status == "paused" else _BY_HAND
         raise NotFound(f"{before}the install of {name} is {op.status}", hint=hint)
     why = next((step.problem.message for step in op.steps or () if step.problem), op.error or op.message)
-    again = "; it is tried again" if op.status == "retrying" else ""
+    again = f"; it is tried again{_when(op)}" if op.status == "retrying" else ""
     raise NotFound(f"{before}{name} could not be downloaded: {why}{again}", hint=_BY_HAND)
 
 
 def _waited_for(options: ClientOptions, op: "OpView") -> "OpView":
-    """Until it is over, is paused, or is tried again after a while: what fails now may fail for hours."""
-    from remuda.cli.ops_watch import displaying, follow
+    """Until it is over, is paused, or is tried again only after long: what fails now may fail for hours."""
     from remuda.wire.operations import OpView
 
     if op.finished_at is None:
         click.echo(
             one_line(f"{op.model} is being downloaded; Ctrl-C stops waiting, not the download"), err=True
         )
-        with displaying(as_json=False, watch=False, file=sys.stderr, outcome_follows=True) as display:
-            for picture in follow(ClientOptions(*_target(options)), [op.id], None, display):
-                seen = picture.ops.get(op.id)
-                if seen is not None and (seen.finished_at is not None or seen.status in _STANDS_STILL):
-                    break
+        if _fails_for_now(_followed(options, op, through_retries=False)):
+            click.echo(one_line(f"an attempt has failed; instead of waiting, {_BY_HAND}"), err=True)
+            _followed(options, op, through_retries=True)
     with connect(options) as client:
         return client.get("api", "ops", op.id).read(OpView)
+
+
+def _followed(options: ClientOptions, op: "OpView", *, through_retries: bool) -> "OpView":
+    """With its progress shown, until it stands still for longer."""
+    from remuda.cli.ops_watch import displaying, follow
+
+    with displaying(as_json=False, watch=False, file=sys.stderr, outcome_follows=True) as display:
+        for picture in follow(ClientOptions(*_target(options)), [op.id], None, display):
+            op = picture.ops.get(op.id, op)
+            waits = through_retries and _fails_for_now(op)
+            if op.finished_at is not None or (op.status in _STANDS_STILL and not waits):
+                break
+    return op
+
+
+def _fails_for_now(op: "OpView") -> bool:
+    retry_s = [step.retry_in_s for step in op.steps or () if step.retry_in_s is not None]
+    return op.status == "retrying" and bool(retry_s) and max(retry_s) <= _RETRY_AWAITED_S
+
+
+def _when(op: "OpView") -> str:
+    from remuda.cli.render import span
+
+    retry_s = [step.retry_in_s for step in op.steps or () if step.retry_in_s is not None]
+    return f" in {span(timedelta(seconds=max(retry_s)))}" if retry_s else ""
 
 
 def _target(options: ClientOptions) -> tuple[str | None, str | None, str | None, str | None]:

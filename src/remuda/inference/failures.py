@@ -1,6 +1,7 @@
 """How an answer can fail, once a replica has been chosen."""
 
 import re
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import Final
 
@@ -80,8 +81,26 @@ class RequestUnsupported(UpstreamFailed):
     code = "unsupported_request"
     retryable = False
 
-    def __init__(self, message: str) -> None:
-        super().__init__(Fault.REFUSED, message, status=400)
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(Fault.REFUSED, message, status=400, hint=hint)
+
+
+_ASKED_AT: Final = {
+    "embeddings": "/v1/embeddings",
+    "rerank": "/v1/rerank",
+    "image": "/v1/images/generations",
+    "transcript": "/v1/audio/transcriptions",
+    "tts": "/v1/audio/speech",
+}
+
+
+def check_writes_text(model: str, usecases: Sequence[str]) -> None:
+    """RequestUnsupported for a model that is known to be for other requests only: its engine would produce
+    some text all the same. Uses that are not known may be anything."""
+    if usecases and all(use in _ASKED_AT for use in usecases):
+        paths = " or ".join(_ASKED_AT[use] for use in usecases)
+        what = " and ".join(usecases)
+        raise RequestUnsupported(f"{model} is for {what}, and writes no text", hint=f"POST {paths}")
 
 
 class RateLimited(UpstreamFailed):

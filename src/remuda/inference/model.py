@@ -33,6 +33,7 @@ class RequestKind(StrEnum):
     __hash__ = str.__hash__  # An enum's own is written in Python, and every request hashes its kind often.
 
 
+TEXTS: Final = frozenset({RequestKind.CHAT, RequestKind.COMPLETION})
 WITH_FILES: Final = frozenset(
     {RequestKind.IMAGE, RequestKind.TRANSCRIPTION, RequestKind.SPEECH, RequestKind.SOUND}
 )

@@ -96,7 +96,7 @@ class ModelOnDisk:
 
 @dataclass(frozen=True, slots=True)
 class DropPlan:
-    """There is room once these are gone, in this order, after the parts. Of nothing, if there is room already."""
+    """There is room once these are gone, the parts first. Of nothing, if there is room already."""
 
     drop: tuple[ModelOnDisk, ...] = ()
     parts: tuple[PartOnNode, ...] = ()

@@ -319,6 +319,8 @@ class ModelRemoved(Message):
     operation: OpView
     # In the frontend's models folder, where a person has put it; no other model uses it.
     file_kept: Annotated[str, OMIT_EMPTY] = ""
+    # Object storage had some of its files: the frontend that put them there removes them.
+    in_storage: Annotated[bool, OMIT_EMPTY] = False
 
 
 class ModelRemovalPlan(Message):

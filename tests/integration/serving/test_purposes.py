@@ -50,6 +50,28 @@ def test_an_embedding_model_answers_with_vectors(up: Frontend) -> None:
     assert [len(one) for one in vectors(up, "vectors", "the house", "bread")] == [WIDTH, WIDTH]
 
 
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}]}),
+        ("/v1/completions", {"prompt": "hi"}),
+        ("/api/chat", {"messages": [{"role": "user", "content": "hi"}]}),
+        ("/v1/messages", {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 3}),
+    ],
+)
+def test_an_embedding_model_is_not_loaded_for_a_chat(
+    up: Frontend, path: str, body: dict[str, object]
+) -> None:
+    if not any(one["name"] == "idle" for one in up.get("/api/models")["models"]):
+        install(up, tiny_embedder(), "idle")
+
+    refused = ask(up, path, model="idle", **body)
+
+    assert refused.status_code == 400
+    assert "idle is for embeddings, and writes no text (POST /v1/embeddings)" in refused.text
+    assert not [one for one in up.get("/api/replicas")["replicas"] if one["model"] == "idle"]
+
+
 def test_a_reranker_ranks(up: Frontend) -> None:
     assert install(up, tiny_reranker(), "ranks") == ["rerank"]
 

@@ -11,12 +11,12 @@ from remuda.cli.client import AdminClient, ApiAnswer
 from remuda.cli.invocation import ClientOptions
 from remuda.cli.ops_state import Picture
 from remuda.cli.target import Target
-from remuda.core.errors import Forbidden, NotFound
+from remuda.core.errors import Forbidden, NotFound, RemudaError
 from remuda.wire.codec import encode
 from remuda.wire.model_galleries import GalleryModelView
 from remuda.wire.operations import OpView, OpViews
 from remuda.wire.serving import ModelItem, ModelItems
-from tests.unit.cli.ops_views import NOON, an_op, op_event
+from tests.unit.cli.ops_views import NOON, a_step, an_op, op_event
 
 NAME = "qwen3-0.6b"
 
@@ -24,6 +24,13 @@ NAME = "qwen3-0.6b"
 def install(status: str, error: str = "") -> OpView:
     ended = None if status in ("running", "retrying", "paused") else NOON
     return an_op(kind="install_model", model=NAME, status=status, error=error, finished_at=ended)
+
+
+def failed(retry_in_s: float) -> OpView:
+    step = a_step("frontends", "pending", retry_in_s=retry_in_s, not_before=NOON)
+    return an_op(
+        step, kind="install_model", model=NAME, status="retrying", error="no network", finished_at=None
+    )
 
 
 @dataclass
@@ -34,6 +41,7 @@ class Fleet:
     there: set[str] = field(default_factory=set)
     asked: list[str] = field(default_factory=list)
     admin: bool = True
+    usecases: tuple[str, ...] = ()
 
     def client(self, *_: object) -> AdminClient:
         return Client(self)
@@ -68,6 +76,8 @@ class Client(AdminClient):
             case ("api", "models"):
                 models = tuple(ModelItem(name=name) for name in self.fleet.there)
                 return ApiAnswer(200, encode(ModelItems(models=models)), NOON)
+            case ("api", "models", name):
+                return ApiAnswer(200, encode(ModelItem(name=name, usecases=self.fleet.usecases)), NOON)
             case ("api", "ops"):
                 live = tuple(op for op in self.fleet.course[:1] if op.finished_at is None)
                 return ApiAnswer(200, encode(OpViews(operations=live)), NOON)
@@ -112,6 +122,11 @@ def test_a_conversation_begins_once_the_model_is_there(fleet: Fleet, monkeypatch
             "remuda models add FILE.gguf",
         ),
         (
+            failed(240),
+            f"{NAME} could not be downloaded: no network; it is tried again in 4m",
+            "remuda models add FILE.gguf",
+        ),
+        (
             install("failed", error="the disk is full"),
             f"{NAME} could not be downloaded: the disk is full",
             "remuda models add FILE.gguf",
@@ -129,6 +144,35 @@ def test_what_does_not_come_says_why_and_what_helps(
     assert isinstance(refused.exception, NotFound)
     assert refused.exception.message == said
     assert advised in refused.exception.hint
+
+
+def test_the_next_attempt_is_waited_for_where_it_comes_soon(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    again = [failed(30), install("running"), failed(60), install("running"), install("succeeded")]
+    courses = [[install("running"), failed(30)], again]
+
+    def follow(*_: object) -> Iterator[Picture]:
+        fleet.course = courses.pop(0)
+        yield from fleet.follow()
+
+    monkeypatch.setattr(ops_watch, "follow", follow)
+    done = CliRunner().invoke(chat.chat, [NAME, "hi"], catch_exceptions=False)
+
+    assert done.stdout == "hello\n"
+    assert done.stderr.count("an attempt has failed; instead of waiting, bring one by hand") == 1
+
+
+def test_no_conversation_begins_with_a_model_that_does_not_talk(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fleet.there.add(NAME)
+    chat._check_talks(ClientOptions(), NAME)
+    fleet.usecases = ("embeddings",)
+    with pytest.raises(RemudaError, match=r"is for embeddings, and writes no text \(POST /v1/embeddings\)"):
+        chat._check_talks(ClientOptions(), NAME)
+    fleet.admin = False
+    chat._check_talks(ClientOptions(), NAME)
 
 
 def test_what_a_person_brings_meanwhile_is_answered_by(fleet: Fleet) -> None:

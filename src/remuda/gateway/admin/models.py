@@ -182,12 +182,13 @@ async def remove_model(
     if dry_run:
         return answer(await _removal(model, svc, files=files))
     found = await svc.serving.models.get(model)
+    stored = any(_in_storage(found.config.id, svc).values())
     submitted = await removed(model, svc, admin, files=files)
     view = op_view(submitted.view, svc)
     spec = submitted.operation.source.model
     theirs = found.here and found.stored.manifest is None and not files
     kept = found.config.file if theirs and spec is not None and found.config.file in spec.files else ""
-    return answer(ModelRemoved(message="model removed", operation=view, file_kept=kept))
+    return answer(ModelRemoved(message="model removed", operation=view, file_kept=kept, in_storage=stored))
 
 
 async def _removal(model: str, svc: Services, *, files: bool) -> ModelRemovalPlan:

@@ -41,9 +41,10 @@ from remuda.gateway.requests_under_way import FrontendStopping
 from remuda.gateway.server import line_of
 from remuda.gateway.services import Inference
 from remuda.inference.answers import AnswerSink
+from remuda.inference.failures import check_writes_text
 from remuda.inference.large_bodies import CHEAP_BYTES_MAX, Slicer
 from remuda.inference.media_requests import MediaRequest
-from remuda.inference.model import InferenceCall, Request, RequestKind
+from remuda.inference.model import TEXTS, InferenceCall, Request, RequestKind
 from remuda.inference.requests import CompletionRequest, has_media
 from remuda.models.config import SESSION
 from remuda.router.loading import ModelUnknown
@@ -177,6 +178,8 @@ class InferenceHandler:
         await self._slicer.run(check_complexity(known.request))
         if isinstance(known.request, CompletionRequest):  # Some paths take a chat or a text.
             response.kind = RequestKind.COMPLETION
+        if response.kind in TEXTS:
+            check_writes_text(entry.config.id, entry.config.known_usecases)
         call = InferenceCall(
             response.kind,
             known.request,
