@@ -90,7 +90,7 @@ def test_all_places_that_have_its_files_yet_are_told(monkeypatch: pytest.MonkeyP
     done = CliRunner().invoke(root, ["rm", "teeny"])
     assert done.stdout == (
         "teeny: removed; its files go from the frontends and 2 nodes (attic, nas; offline, when back: nas) "
-        "with operation 3f2a1b0c; its files in object storage go with the frontend that put them there, whose "
-        "log says when; watch it with: remuda ops watch 3f2a1b0c\n"
+        "with operation 3f2a1b0c; its files in object storage go with the frontend that put them there, "
+        "whose log says when; watch it with: remuda ops watch 3f2a1b0c\n"
     )
     assert "note: peer: it stays there" in done.stderr
