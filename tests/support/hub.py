@@ -152,6 +152,10 @@ class HuggingFaceServer:
             return web.Response(status=429, headers={"RateLimit": self.busy.pop(0)})
         parts = request.path.strip("/").split("/")
         api = parts[:2] == ["api", "models"]
+        if api and parts[4:] == ["refs"]:
+            held = self.repos["/".join(parts[2:4])]
+            names = [{"name": name} for name in sorted(held.revisions - {held.commit})]
+            return web.json_response({"branches": names, "tags": [], "converts": []})
         owner, name, _, revision, *path = parts[2:] if api else parts
         repo = f"{owner}/{name}"
         if repo in self.renamed:

@@ -158,14 +158,21 @@ def _renamed(old: str, renamed: "ModelRenamed", keep_alias: bool) -> list[str]:
 )
 @click.argument("names", metavar="[MODEL]...", nargs=-1, shell_complete=complete_models)
 @click.option(
-    "-o", "--output", "folder", metavar="FOLDER", type=click.Path(), help="Write one file per model here."
+    "-o",
+    "--output",
+    "folder",
+    metavar="FOLDER",
+    type=click.Path(),
+    help="Write one file per model here; -: one to standard output.",
 )
 @click.option("--force", is_flag=True, help="Overwrite files that differ.")
 @client_command
 def export_models(options: ClientOptions, names: tuple[str, ...], folder: str | None, force: bool) -> None:
     """Write the YAML of models as it is stored, comments included: of those named, or of all."""
+    if folder == "-":
+        folder = None
     if folder is None and len(names) != 1 and not options.as_json:
-        raise click.UsageError("name one model, or give a folder with -o")
+        raise click.UsageError("standard output takes one model: name it, or give a folder with -o")
     with connect(options, _CHANGE_S) as client:
         wanted = names or tuple(one.name for one in configured_models(client))
         texts = [_text_of(client, name) for name in wanted]

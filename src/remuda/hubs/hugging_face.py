@@ -23,7 +23,7 @@ from remuda.hubs.credentials import entry_hint
 from remuda.hubs.hugging_face_settings import HubCache, HubSettings, is_commit
 from remuda.hubs.model import AskRoom, RemoteFile, Resolved
 from remuda.hubs.plain_http import HttpSupplier, is_page
-from remuda.hubs.quantisations import RepoFile, choose_files, is_projector, needs_room
+from remuda.hubs.quantisations import RepoFile, choose_files, is_projector, missing_file_hint, needs_room
 from remuda.models.files import FILES_MAX, path_fault
 from remuda.models.gguf import parts_of
 from remuda.models.source_refs import HubModel, LocalPath
@@ -36,6 +36,8 @@ PAGE_BYTES_MAX: Final = 16 << 20
 PAGES_MAX: Final = 200
 DEFAULT_REVISION: Final = "main"
 _MESSAGE_CHARS_MAX: Final = 300
+_NAMED_MAX: Final = 12
+_NO_REVISION: Final = "RevisionNotFound"
 _NEXT: Final = re.compile(r'<([^>]+)>\s*;\s*rel="?next"?')
 _RESET: Final = re.compile(r";\s*t=(\d{1,6})")
 _RESOLVE: Final = re.compile(r"[^/]+/[^/]+/resolve/[^/]+/.")
@@ -54,6 +56,15 @@ class _TreeEntry(BaseModel):
     path: str
     size: int = 0
     lfs: _Lfs | None = None
+
+
+class _Ref(BaseModel):
+    name: str
+
+
+class _Refs(BaseModel):
+    branches: tuple[_Ref, ...] = ()
+    tags: tuple[_Ref, ...] = ()
 
 
 _TREE: Final = TypeAdapter(tuple[_TreeEntry, ...])
@@ -79,11 +90,29 @@ class HuggingFace:
         self._settings.check()
         if self._settings.offline:
             return await self._resolve_offline(source, room)
-        if source.path:
-            found = await self._resolve_file(source)
-            if found is not None:
-                return found
-        return await self._resolve_tree(source, room)
+        try:
+            found = await self._resolve_file(source) if source.path else None
+            return found or await self._resolve_tree(source, room)
+        except NotFound as missing:
+            if missing.reason == _NO_REVISION and (there := await self._revisions(source)):
+                raise NotFound(missing.message, hint=there, reason=missing.reason) from missing
+            raise
+
+    async def _revisions(self, source: HubModel) -> str:
+        """Which there are, in words; empty where the hub does not say it."""
+        url = URL(f"{self._settings.endpoint}/api/models/{source.repo}/refs", encoded=True)
+        try:
+            authorization = await self._authorization(str(url))
+            async with self._client.transport.request("GET", url, authorization=authorization) as answer:
+                if answer.status != 200:
+                    return ""
+                refs = _Refs.model_validate_json(await answer.body(PAGE_BYTES_MAX, "its revisions"))
+        except (RemudaError, ValidationError):  # It was only asked for a hint.
+            return ""
+        names = [ref.name for ref in (*refs.branches, *refs.tags)]
+        listed = f"it has {', '.join(names[:_NAMED_MAX])}" if names else ""
+        more = f" and {len(names) - _NAMED_MAX} more" if len(names) > _NAMED_MAX else ""
+        return did_you_mean(source.revision, names, f"{listed}{more}")
 
     @property
     def _cache(self) -> HubCache:
@@ -125,8 +154,8 @@ class HuggingFace:
             folder = await self._tree(source)
             if any(file.path.startswith(f"{source.path}/") for file in folder[1]):
                 return None
-            near = did_you_mean(source.path, (file.path for file in folder[1]), "list them on the hub's page")
-            raise NotFound(missing.message, hint=near) from missing
+            hint = missing_file_hint(source.path, folder[1])
+            raise NotFound(missing.message, hint=hint, reason=missing.reason) from missing
         pinned = replace(source, repo=first.repo, revision=first.commit)
         heads = [first, *[await self._head(replace(pinned, path=name)) for name in names[1:]]]
         files = tuple(
@@ -147,8 +176,8 @@ class HuggingFace:
         pinned, files = await self._pinned_tree(source)
         inside = [file for file in files if not source.path or file.path.startswith(f"{source.path}/")]
         if not inside:
-            near = did_you_mean(source.path, (file.path for file in files), "list them on the hub's page")
-            raise NotFound(f"{source.repo} has no file {source.path!r}", hint=near)
+            hint = missing_file_hint(source.path, files)
+            raise NotFound(f"{source.repo} has no file {source.path!r}", hint=hint)
         nodes = await room() if needs_room(inside, source.quantisation) else ()
         chosen = choose_files(source.repo, _below(inside, source.path), source.quantisation, nodes)
         remote = tuple(self._remote(pinned, file, source.path) for file in chosen.files)
@@ -327,7 +356,7 @@ def _meaning(
             return NotFound(
                 f"{repo} has no revision {revision or DEFAULT_REVISION!r}",
                 hint="a revision is a branch, a tag or a whole commit",
-                reason=code,
+                reason=_NO_REVISION,
             )
         case "EntryNotFound", _:
             return NotFound(f"{repo} has no file {path!r}", hint="check the name", reason=code)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from remuda.core.errors import Invalid, NotFound
+from remuda.core.hints import did_you_mean
 from remuda.models.config import ModelConfig
 from remuda.models.gguf import parts_of
 from remuda.models.memory import memory_need
@@ -264,9 +265,7 @@ def _only(name: str, fitting: list[Variant]) -> Variant:
 
 
 def _listed(variants: list[Variant]) -> str:
-    shown = ", ".join(str(one) for one in variants[:_LISTED_MAX])
-    more = len(variants) - _LISTED_MAX
-    return f"{shown} and {more} more" if more > 0 else shown
+    return _some([str(one) for one in variants])
 
 
 def _whole_folder(name: str, files: Sequence[RepoFile]) -> tuple[RepoFile, ...]:
@@ -306,6 +305,26 @@ def _check_parts(name: str, paths: set[str]) -> None:
             )
 
 
+def missing_file_hint(wanted: str, files: Sequence[RepoFile]) -> str:
+    """For a file that a repository does not have: those that are called alike, or else all, and its
+    quantisations."""
+    near = did_you_mean(wanted, (file.path for file in files), _kinds(files))
+    names = list(
+        dict.fromkeys(found for file in files if _is_model(file.path) and (found := precision(file.path)))
+    )
+    return f"{near}; its quantisations: {_some(sorted(names))}" if names else near
+
+
 def _kinds(files: Sequence[RepoFile]) -> str:
-    names = sorted({file.path for file in files if not file.path.startswith(".")})
-    return f"it has {', '.join(names[:_LISTED_MAX])}" if names else "it is empty"
+    """Models first: they are what is looked for."""
+    weights = (".gguf", ".safetensors")
+    names = sorted(
+        {file.path for file in files if not file.path.startswith(".")},
+        key=lambda path: (not path.endswith(weights), path),
+    )
+    return f"it has {_some(names)}" if names else "it is empty"
+
+
+def _some(names: Sequence[str]) -> str:
+    more = len(names) - _LISTED_MAX
+    return ", ".join(names[:_LISTED_MAX]) + (f" and {more} more" if more > 0 else "")

@@ -234,6 +234,18 @@ def test_keys_follow_a_renamed_model_at_once(frontend: LiveFrontend, model: str)
 # Exported and imported.
 
 
+def test_a_dash_for_the_folder_means_standard_output(
+    frontend: LiveFrontend, model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = frontend.remuda("models", "export", model, "-o", "-")
+    assert (done.exit_code, done.stdout) == (0, text_of(frontend, model))
+    several = frontend.remuda("models", "export", "-o", "-")
+    assert several.exit_code == Exit.USAGE
+    assert "standard output takes one model" in several.stderr
+    assert not (tmp_path / "-").exists()
+
+
 def test_what_is_exported_is_imported_byte_for_byte(
     frontend: LiveFrontend, model: str, tmp_path: Path
 ) -> None:

@@ -125,7 +125,11 @@ async def test_refusals_are_told_apart_with_what_to_do(
             r"is gated: its owner requires.*accept them at .*/org/gated, then set HF_T",
         ),
         ("hf://org/nothing", NotFound, r"no repository org/nothing, or it is private"),
-        ("hf://org/tiny-GGUF@v9", NotFound, r"has no revision 'v9'"),
+        ("hf://org/tiny-GGUF@v9", NotFound, r"has no revision 'v9' \(it has main\)"),
+        ("hf://org/tiny-GGUF@mian", NotFound, r"has no revision 'mian' \(it has main\)"),
+        ("hf://org/tiny-GGUF@Mainn", NotFound, r"has no revision 'Mainn' \(did you mean main\?\)"),
+        ("hf://org/tiny-GGUF/zebra.bin", NotFound, r"no file 'zebra.bin' \(it has .*Tiny-Q4_K_M\.gguf, "),
+        ("hf://org/tiny-GGUF/zebra.bin", NotFound, r"its quantisations: .*Q4_K_M"),
         ("hf://org/tiny-GGUF/Tiny-Q4_K.gguf", NotFound, r"no file 'Tiny-Q4_K.gguf'.*mean Tiny-Q4_K_M\.gguf"),
         ("hf://org/tiny-GGUF:Q5_1", NotFound, r"no quantisation Q5_1.*Q2_K \(3\.4 KiB\)"),
     ]
