@@ -20,20 +20,24 @@ from remuda.gallery.model_entries import FoundModel, ModelEntry, read_model_inde
 from remuda.gallery.sources import REMUDA_MODELS
 from remuda.hubs.hubs import HubAccess, Hubs, open_hubs
 from remuda.hubs.quantisations import NodeRoom
+from remuda.model_installs.configured import begin
 from remuda.model_installs.installer import Installer, InstallerDeps
 from remuda.model_installs.library import ModelLibrary
 from remuda.model_installs.remover import Remover
 from remuda.model_installs.service import HoldingFrontend, InstallRequest, ModelInstalls
 from remuda.model_installs.uploads import HubsAndUploads, ModelUploads
+from remuda.model_installs.wanted_files import WantedFiles
 from remuda.model_installs.work import BoardTeller, ModelFileWork
 from remuda.models.file_hashes import FileHashes
+from remuda.models.reading import read_model
 from remuda.oci.transport import RetryPolicy
 from remuda.ops.model import OpId, State, Step, StepPolicy
 from remuda.ops.ports import View
 from remuda.ops.progress_board import ProgressBoard
 from remuda.ops.reconciler import Pace
+from remuda.scheduler.catalogue import ModelCatalogue
 from remuda.scheduler.claimed_names import ClaimedNames
-from remuda.scheduler.model import StoredModel
+from remuda.scheduler.model import ADDED, StoredModel, file_origin
 from remuda.store.database import Database
 from remuda.store.ops import SqlOpStore
 from remuda.store.replicas import SqlModelStore
@@ -67,6 +71,17 @@ class ModelFrontend:
     rows: "_Rows"
     uploads: ModelUploads
     holder: HoldingFrontend
+    catalogue: ModelCatalogue
+    wanted: WantedFiles
+
+    async def configured(self, text: str, file: str = "") -> OpId | None:
+        """The operation for a model with this text, which is added, or described by this file of the folder;
+        None: nothing is to be fetched."""
+        config = read_model(text)
+        origin = file_origin(self.holder.frontend, "", file) if file else ADDED
+        await self.store.put_model(StoredModel(config.id, text, config.revision, origin))
+        view = await self.wanted.begin(config.id, "admin")
+        return None if view is None else view.operation.id
 
     async def install(self, what: str, name: str = "", **more: Any) -> OpId:
         return (await self.installs.install(InstallRequest(what, name, "admin", **more))).operation.id
@@ -130,7 +145,9 @@ async def model_frontend(
         deps = InstallerDeps(
             HubsAndUploads(hubs, uploads), library, store, _room, teller, _Rows(), FrontendId(name)
         )
-        return ModelFileWork(Installer(deps), Remover(library, store, ops, _Rows(), uploads, clock), uploads)
+        return ModelFileWork(
+            Installer(deps, begin), Remover(library, store, ops, _Rows(), uploads, clock), uploads
+        )
 
     async def galleries(_: str) -> Sequence[Reading[ModelEntry]]:
         return [Reading(REMUDA_MODELS, read_model_index(gallery.encode()))] if gallery else []
@@ -156,7 +173,23 @@ async def model_frontend(
             local_sources=local_sources,
             claims=ClaimedNames(ops.store, ops.signal, library.models, FileHashes().of),
         )
-        yield ModelFrontend(ops, installs, library, store, database, _Rows(), uploads, _holder(name))
+        catalogue = ModelCatalogue(store, library.models)
+        wanted = _wanted(ops, catalogue, name, local_sources=local_sources)
+        yield ModelFrontend(
+            ops, installs, library, store, database, _Rows(), uploads, _holder(name), catalogue, wanted
+        )
+
+
+def _wanted(ops: OpsFrontend, catalogue: ModelCatalogue, name: str, *, local_sources: bool) -> WantedFiles:
+    return WantedFiles(
+        ops.store,
+        catalogue,
+        clock=SystemClock(),
+        signal=ops.signal,
+        holder=_holder(name),
+        local_sources=local_sources,
+        refresh=catalogue.refresh,
+    )
 
 
 def _holder(name: str) -> HoldingFrontend:

@@ -1,12 +1,14 @@
-"""Builds where a frontend has models from: galleries, and the files that it keeps in object storage."""
+"""Builds where a frontend has models from: galleries, what their configurations name, and the files that it
+keeps in object storage."""
 
 import hashlib
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
 
-from remuda.assembly.operations import FrontendParts
+from remuda.assembly.operations import FrontendParts, Workshop
 from remuda.assembly.running import background
 from remuda.assembly.settings import FrontendSettings
 from remuda.assembly.sources import model_galleries_of, storage_account
@@ -17,10 +19,13 @@ from remuda.gallery.model import Gallery
 from remuda.gallery.model_galleries import ModelGalleries
 from remuda.gallery.sources import REMUDA_MODELS, Cache, FailureLog, GalleryView, ModelSources
 from remuda.host.folder import DataFolder
+from remuda.model_installs.service import HoldingFrontend
+from remuda.model_installs.wanted_files import WantedFiles
 from remuda.models.file_hashes import FileHashes
 from remuda.s3 import limits
 from remuda.s3.model_store import ModelObjects, StoreNotes
 from remuda.s3.requests import SignedRequests
+from remuda.scheduler.catalogue import ModelCatalogue
 from remuda.store.replicas import SqlModelStore
 
 
@@ -60,4 +65,24 @@ def model_objects(
         frontend=parts.frontend,
         clock=parts.clock,
         tries_max=max(settings.file_transfer_retries or limits.ATTEMPTS_MAX, 1),
+    )
+
+
+def holder_of(parts: FrontendParts) -> HoldingFrontend:
+    return HoldingFrontend(parts.frontend, socket.gethostname())
+
+
+def wanted_files(
+    parts: FrontendParts, shop: Workshop, catalogue: ModelCatalogue, *, shared: bool
+) -> WantedFiles:
+    return WantedFiles(
+        shop.store,
+        catalogue,
+        clock=parts.clock,
+        signal=parts.signal,
+        holder=holder_of(parts),
+        local_sources=parts.settings.allow_local_sources,
+        shared=shared,
+        figures=parts.figures,
+        refresh=catalogue.refresh,
     )

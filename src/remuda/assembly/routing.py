@@ -1,12 +1,17 @@
 """Builds what routing and placement learn from requests: how fast nodes are, and why requests went where; and
 what sees to it that replicas which answer also work."""
 
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from contextlib import asynccontextmanager
 from functools import partial
 
+from remuda.assembly.addresses import bind_host, loopback
 from remuda.assembly.operations import FrontendParts
 from remuda.assembly.running import Runner
+from remuda.assembly.settings import FrontendSettings
 from remuda.core.ids import FrontendId
+from remuda.core.reach import AddressRange
+from remuda.gateway.inference.link_fetch import LinkFetcher, open_link_fetcher
 from remuda.inference.model import Upstreams
 from remuda.router.chooser import ReplicaChooser
 from remuda.router.decisions import DecisionLog, Explanations
@@ -67,3 +72,15 @@ def work_checks(
         reload=partial(models.load, by=BY),
         every_s=parts.settings.work_check.total_seconds(),
     )
+
+
+@asynccontextmanager
+async def open_links(settings: FrontendSettings) -> AsyncIterator[LinkFetcher]:
+    """Of messages, as far as this frontend fetches them."""
+    if not settings.fetch_links:
+        yield LinkFetcher()
+        return
+    # Who asks is on this machine, and may name what is on it; not through a proxy.
+    here_only = loopback(bind_host(settings)) and not settings.trusted_proxies
+    async with open_link_fetcher(AddressRange.LOOPBACK if here_only else AddressRange.ORDINARY) as links:
+        yield links

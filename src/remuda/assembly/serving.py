@@ -10,34 +10,33 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
-from remuda.assembly.addresses import bind_host, loopback
 from remuda.assembly.adopted_servers import ServerRig
-from remuda.assembly.model_sources import model_objects
+from remuda.assembly.model_sources import holder_of, model_objects, wanted_files
 from remuda.assembly.operations import FrontendParts, Workshop
-from remuda.assembly.routing import RoutingRig, work_checks
+from remuda.assembly.routing import RoutingRig, open_links, work_checks
 from remuda.assembly.running import Runner, background
 from remuda.assembly.scheduling_seeds import SchedulingSeeds, seeds_of
 from remuda.assembly.settings import FrontendSettings
 from remuda.assembly.starter import STARTER
 from remuda.core.ids import MachineId
-from remuda.core.reach import AddressRange
 from remuda.fleet.identity import NodeTokens
 from remuda.fleet.ports import FleetStore
 from remuda.fleet.registry import Registry
 from remuda.gallery.model_galleries import ModelGalleries
-from remuda.gateway.inference.link_fetch import LinkFetcher, open_link_fetcher
+from remuda.gateway.inference.link_fetch import LinkFetcher
 from remuda.gateway.inference.request_records import InferenceFigures, PrefixMetrics
 from remuda.gateway.requests_under_way import Running
 from remuda.gateway.responses.keeper import ResponseKeeper
 from remuda.gateway.services import GivenFiles, Inference, Serving
 from remuda.inference.model import ReplicaEndpoint
+from remuda.model_installs import configured
 from remuda.model_installs.fit_preview import ProspectDeps, Prospects
 from remuda.model_installs.installer import Installer, InstallerDeps
 from remuda.model_installs.library import ModelLibrary
 from remuda.model_installs.ports import ModelHub
 from remuda.model_installs.remover import Remover
 from remuda.model_installs.rooms import node_rooms, runnable_backend
-from remuda.model_installs.service import HoldingFrontend, ModelInstalls
+from remuda.model_installs.service import ModelInstalls
 from remuda.model_installs.uploads import HubsAndUploads, ModelUploads
 from remuda.model_installs.work import BoardTeller, ModelFileWork
 from remuda.models.file_hashes import FileHashes
@@ -202,6 +201,7 @@ class ServingRig:
     def model_work(self, shop: Workshop) -> ReplicaWork:
         """What operations hand loads and unloads to."""
         self._shop, ground, parts = shop, self._ground, self._ground.parts
+        self._wanted = wanted_files(parts, shop, self._catalogue, shared=self._shared)
         self._claims = ClaimedNames(shop.store, parts.signal, ground.models_path, self._hashes.of)
         self._memory = MemoryKeeper(SqlMemoryStore(parts.database), self._replicas, shop.operations.nodes)
         self._told = StagingBroadcasts(parts.bus, shop.board, parts.clock)
@@ -254,7 +254,7 @@ class ServingRig:
         self._remover = Remover(
             self._library, self._model_store, shop.store, self._keeper, self._uploads, parts.clock
         )
-        return ModelFileWork(Installer(deps), self._remover, self._uploads)
+        return ModelFileWork(Installer(deps, configured.begin), self._remover, self._uploads)
 
     def _installs(self) -> ModelInstalls:
         ground, parts = self._ground, self._ground.parts
@@ -271,7 +271,7 @@ class ServingRig:
             shared=self._shared,
             models_path=ground.models_path,
             uploads=self._uploads,
-            holder=HoldingFrontend(parts.frontend, socket.gethostname()),
+            holder=holder_of(parts),
             local_sources=parts.settings.allow_local_sources,
             figures=parts.figures,
             claims=self._claims,
@@ -349,12 +349,12 @@ class ServingRig:
             stack.push_async_callback(upstreams.aclose)
             stack.callback(self._files_http.close)
             await stack.enter_async_context(background(*runners, responses.run))
-            links = await stack.enter_async_context(self._links())
+            links = await stack.enter_async_context(open_links(settings))
             yield serving, self._inference(dispatcher, figures, links, responses)
 
     def _file_runners(self) -> Sequence[Runner]:
         stored = () if self._stored is None else (self._stored.run,)
-        return self._remover.run, self._holders.run, self._told.run, *stored
+        return self._wanted.run, self._remover.run, self._holders.run, self._told.run, *stored
 
     def _serving(
         self, models: Models, folder: ModelFolder, cold: ColdPath, suspects: Suspects, placing: ReplicaPlacer
@@ -391,6 +391,7 @@ class ServingRig:
             self._servers.service({ground.parts.settings.port}),
             self._told.heard,
             self._memory.of,
+            self._wanted,
             self._stored,
         )
 
@@ -432,17 +433,6 @@ class ServingRig:
         store = SqlResponseStore(parts.database)
         kept, most = parts.settings.response_retention, parts.settings.response_bytes_max
         return ResponseKeeper(store, kept, most, (parts.bus, parts.frontend))
-
-    @asynccontextmanager
-    async def _links(self) -> AsyncIterator[LinkFetcher]:
-        settings = self._ground.parts.settings
-        if not settings.fetch_links:
-            yield LinkFetcher()
-            return
-        # Who asks is on this machine, and may name what is on it; not through a proxy.
-        here_only = loopback(bind_host(settings)) and not settings.trusted_proxies
-        async with open_link_fetcher(AddressRange.LOOPBACK if here_only else AddressRange.ORDINARY) as links:
-            yield links
 
     def _followed_folder(self) -> ModelFolder:
         return ModelFolder(
@@ -504,6 +494,7 @@ class ServingRig:
             self._ground.registry.standings,
             table=self._keeper,
             claims=self._claims,
+            fetches=self._wanted,
         )
 
     def _demand(self, placing: ReplicaPlacer, suspects: Suspects) -> Demand:
@@ -516,6 +507,7 @@ class ServingRig:
             table=self._keeper,
             out_of_reach=suspects,
             progress=self._shop.board,
+            fetches=self._wanted,
         )
 
     def _last_used(self) -> LastUsedWriter:

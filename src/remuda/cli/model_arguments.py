@@ -56,6 +56,8 @@ def added_line(added: "ModelAdded") -> str:
     word = "changed" if added.replaced else "added"
     if added.unchanged:
         word = "taken over from its file" if added.set_aside else "already there, unchanged"
+    if added.operation is not None:
+        return one_line(f"{name}: {word}; its files are being fetched")
     if added.model.problem:
         return in_lines(f"{name}: {word}, but {added.model.problem}", added.model.problem_details)
     tried = "" if added.no_node else f"; {what_to_try(added.model)}"

@@ -8,6 +8,7 @@ import click
 from remuda.cli.commands import client_command, connect, examples
 from remuda.cli.invocation import ClientOptions
 from remuda.cli.model_arguments import complete_models, configured_models, model_argument, report_added
+from remuda.cli.model_installs import report_fetched
 from remuda.cli.output import one_line
 from remuda.core.errors import Conflict, Invalid, RemudaError
 
@@ -66,7 +67,9 @@ def edit_model(options: ClientOptions, name: str, assigned: tuple[str, ...], fil
     else:
         from remuda.wire.serving import ModelAdded
 
-        _report_edited(answer.read(ModelAdded))
+        added = answer.read(ModelAdded)
+        _report_edited(added)
+        report_fetched(options, [added])
 
 
 def _report_edited(added: "ModelAdded") -> None:
@@ -290,3 +293,4 @@ def _report_imports(
             click.echo(one_line(f"the file that described it is now {one.set_aside}"))
     for bad in refused:
         click.echo(one_line(f"{bad.source}: {bad.reason}"), err=True)
+    report_fetched(options, replies)

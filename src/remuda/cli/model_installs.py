@@ -5,7 +5,7 @@
 import copy
 import shlex
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, NoReturn
 
@@ -26,6 +26,7 @@ from remuda.core.errors import NotFound, RemudaError
 
 if TYPE_CHECKING:
     from remuda.wire.operations import OpSubmitted, OpView
+    from remuda.wire.serving import ModelAdded
 
 _THERE = 200  # A model that is to be installed only if it is missing, and is not; else 202.
 _SUBMIT_S = 60.0
@@ -176,6 +177,22 @@ def install_and_report(options: ClientOptions, body: "Mapping[str, str | int]", 
         for note in notes:
             click.echo(one_line(f"note: {note}"), err=True)
     click.get_current_context().exit(code)
+
+
+def report_fetched(options: ClientOptions, added: "Sequence[ModelAdded]", *, wait: bool = True) -> None:
+    """Ends the command where files that a configuration names could not be fetched."""
+    from remuda.cli.ops_wait import Waiting, wait_and_report
+
+    codes = []
+    for op in (one.operation for one in added if one.operation is not None):
+        codes.append(wait_and_report(options, [op], Waiting(wait=wait), quiet=wait))
+        if wait and codes[-1] is Exit.DONE:
+            notes = _told_of(options, op)
+            click.echo(_installed_line(options, op.model, notes))
+            for note in notes:
+                click.echo(one_line(f"note: {note}"), err=True)
+    if failed := next((code for code in codes if code is not Exit.DONE), None):
+        click.get_current_context().exit(failed)
 
 
 def _installed_line(options: ClientOptions, name: str, notes: list[str]) -> str:

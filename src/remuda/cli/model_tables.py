@@ -113,6 +113,8 @@ def _problem(model: ModelItem, names: Collection[str]) -> str:
             f"no node has the backend {model.backend}, and no gallery offers it: see remuda backends search "
             f"{pasted(model.backend)}"
         )
+    if model.fetching:
+        return f"its files are being fetched: remuda ops watch {model.fetching[:8]}"
     if not model.problem and _file_missing(model):
         return (
             f"no node has reported {model.file}, and it is not on this frontend; put it into a models folder"
@@ -128,6 +130,8 @@ def _state(model: ModelItem, names: Collection[str], now: datetime) -> str:
         where = "loaded" if len(loaded) == 1 else f"loaded on {len(loaded)}"
         confirmed = any(one.unconfirmed_since is None for one in loaded)
         return where if confirmed else f"{where}, not confirmed"
+    if model.fetching:
+        return "installing"
     if model.backend_unknown and not model.replicas:
         return "backend not known"
     if model.problem:

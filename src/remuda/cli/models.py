@@ -18,7 +18,7 @@ from remuda.cli.model_arguments import (
     under_way,
 )
 from remuda.cli.model_edits import add_edit_commands
-from remuda.cli.model_installs import install, install_and_report, remove
+from remuda.cli.model_installs import install, install_and_report, remove, report_fetched
 from remuda.cli.model_plan import plan_model
 from remuda.cli.model_scaling import scale_model
 from remuda.cli.output import one_line
@@ -188,9 +188,16 @@ def list_replicas(options: ClientOptions) -> None:
 @click.option("--context", type=WholeNumber(1), help="Context size in tokens, for what is not a YAML file.")
 @click.option("--upload", is_flag=True, help="Upload the file even to a frontend on this machine.")
 @click.option("--replace", is_flag=True, help="Replace another model of this name, and its settings.")
+@click.option("--no-wait", is_flag=True, help="Do not wait for what is to be fetched.")
 @client_command
 def add_model(
-    options: ClientOptions, file: str, name: str | None, context: int | None, upload: bool, replace: bool
+    options: ClientOptions,
+    file: str,
+    name: str | None,
+    context: int | None,
+    upload: bool,
+    replace: bool,
+    no_wait: bool,
 ) -> None:
     """Add a model from a YAML file, from a GGUF file alone (its header has the rest), or from a folder with
     safetensors.
@@ -198,7 +205,8 @@ def add_model(
     A GGUF file is linked into this machine's models folder, or copied where it cannot be linked. To a
     frontend on another machine it is uploaded; after a break the same command goes on where it was. Any other
     SOURCE is installed, as by `remuda models install`. A YAML file changes the model of its name; a GGUF file
-    does so only with --replace.
+    does so only with --replace. What a YAML file names to be downloaded is fetched; Ctrl-C stops waiting for
+    it, and nothing else.
     """
     from remuda.cli.model_files import is_gguf, local_model, models_folder
     from remuda.models.source_refs import is_source
@@ -210,7 +218,7 @@ def add_model(
         raise click.UsageError("--replace is for a GGUF or YAML file; otherwise remove that model first")
     install_fields: dict[str, str | int] = {"name": name or "", "context_size": context or 0}
     if is_source(file) and not place.exists():
-        install_and_report(options, {"model": file, **install_fields}, wait=True)
+        install_and_report(options, {"model": file, **install_fields}, wait=not no_wait)
     if not place.suffix and not place.exists():
         hint = f"for a model by its name: remuda models install {shlex.quote(file)}"
         raise Invalid(f"there is no file {file}", hint=hint)
@@ -229,7 +237,9 @@ def add_model(
         return
     from remuda.wire.serving import ModelAdded
 
-    report_added(answer.read(ModelAdded))
+    added = answer.read(ModelAdded)
+    report_added(added)
+    report_fetched(options, [added], wait=not no_wait)
 
 
 def _install_from_here(

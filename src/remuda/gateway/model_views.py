@@ -262,6 +262,7 @@ def model_item(
         problem="" if own else problem.text,
         problem_details=() if own else problem.details,
         failed_at=None if own else problem.failed_at,
+        fetching=problem.fetching,
         source="" if model.stored.manifest is None else model.stored.manifest.source,
         quantisation="" if model.weights.facts is None else model.weights.facts.precision,
         wanted=None if config.alias else wanted_replicas(model),

@@ -34,6 +34,7 @@ from remuda.gateway.static_files import StaticFiles
 from remuda.model_installs.fit_preview import Prospects
 from remuda.model_installs.service import ModelInstalls
 from remuda.model_installs.uploads import ModelUploads
+from remuda.model_installs.wanted_files import WantedFiles
 from remuda.models.memory import MemoryUse
 from remuda.ops.feed import Feed
 from remuda.ops.service import Operations
@@ -152,6 +153,7 @@ class Serving:
     servers: ServerService
     staging_elsewhere: Callable[[], Sequence[StagingStatus]]  # As heard from other frontends on the bus.
     measured: Callable[[Replica], MemoryUse | None] = lambda replica: None  # What its process takes.
+    wanted: WantedFiles | None = None  # None: nothing is fetched for what configurations name.
     storage: ModelStorage | None = None  # None: no object storage is configured.
     node_views: ObservedNodes = field(default_factory=ObservedNodes)  # Reports, parsed once.
 

@@ -11,7 +11,7 @@ import yaml
 
 from remuda.core.errors import Invalid, Misconfigured
 from remuda.hubs.model import ModelHints
-from remuda.model_installs.companions import COMPANION, artifact_folder
+from remuda.model_installs.companions import COMPANION
 from remuda.model_installs.naming import folder_of
 from remuda.models.config import ModelConfig, Parameters, Template
 from remuda.models.gguf import GgufHeader, parts_of, read_header
@@ -25,6 +25,7 @@ from remuda.models.gguf_file import (
 from remuda.models.model_folder import FOLDER_CONFIGS, TEXT_BACKENDS, folder_backends, folder_purpose
 from remuda.models.reading import read_model, write_model
 from remuda.models.templates import check_ollamas
+from remuda.models.wanted_sources import artifact_folder
 
 _GGUF: Final = ".gguf"
 _CONFIGURATIONS: Final = (".yaml", ".yml")

@@ -9,17 +9,14 @@ from typing import Final
 
 import yaml
 
-from remuda.core.errors import Invalid
 from remuda.gallery.model_configs import ComposedModel
 from remuda.gallery.model_entries import GalleryFile
-from remuda.models.config import Artifact, ModelConfig
+from remuda.models.config import ModelConfig
 from remuda.models.reading import read_model
-from remuda.models.source_refs import HubModel, parse_source
+from remuda.models.source_refs import HubModel
+from remuda.models.wanted_sources import artifact_folder, artifact_source
 
 COMPANION: Final = "companion"  # The role of what is in an artifact.
-_FOLDER: Final = "artifacts"
-_HUB_TYPES: Final = frozenset({"", "huggingface", "hf"})
-_HUB_TOKENS: Final = frozenset({"", "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HUGGINGFACE_TOKEN"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,43 +55,18 @@ def files_and_downloads(made: ComposedModel) -> Sequence[GalleryFile]:
 def main_artifact(config: str) -> str:
     """The source of a model that is nothing but an artifact; empty: it has none."""
     artifacts = config_of(config).artifacts
-    return str(_source(artifacts[0])) if artifacts else ""
+    return str(artifact_source(artifacts[0])) if artifacts else ""
 
 
 def snapshots(config: ModelConfig, main: str) -> list[WantedSnapshot]:
     """All but the one that is the model itself, which comes from `main`."""
     wanted = [
         WantedSnapshot(
-            _source(one), artifact_folder(one), one.source.allow_patterns, one.source.ignore_patterns
+            artifact_source(one), artifact_folder(one), one.source.allow_patterns, one.source.ignore_patterns
         )
         for one in config.artifacts
     ]
     return [one for one in wanted if str(one.source) != main]
-
-
-def artifact_folder(artifact: Artifact) -> str:
-    """Below the model's own folder."""
-    name = artifact.target or artifact.name
-    if not name:
-        raise Invalid(f"the artifact from {artifact.source.repo or 'nowhere'} has neither name nor target")
-    return f"{_FOLDER}/{name.strip('/')}"
-
-
-def _source(artifact: Artifact) -> HubModel:
-    source, name = artifact.source, artifact.name or artifact.target
-    if source.type not in _HUB_TYPES:
-        raise Invalid(
-            f"the artifact {name} is of the type {source.type[:40]!r}, and huggingface is the only one known"
-        )
-    if source.token_env not in _HUB_TOKENS:
-        raise Invalid(
-            f"the artifact {name} wants a token from {source.token_env}, which is read from HF_TOKEN alone",
-            hint="set HF_TOKEN, or put the token into the credentials file",
-        )
-    revision = f"@{source.revision}" if source.revision else ""
-    parsed = parse_source(f"hf://{source.repo}{revision}")
-    assert isinstance(parsed, HubModel), "it says so"
-    return parsed
 
 
 def _matches(path: str, pattern: str) -> bool:

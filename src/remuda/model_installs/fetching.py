@@ -111,7 +111,7 @@ class FetchProgress:
 
 
 class SideBySide:
-    """`folder` is where the model's files are to be, below the folder of models."""
+    """`folder` is where the model's files are to be, below the folder of models; empty: that itself."""
 
     def __init__(self, hub: ModelHub, blobs: BlobStore, folder: str, progress: FetchProgress) -> None:
         self._hub = hub
@@ -157,5 +157,6 @@ class SideBySide:
                 break
         size = path.stat().st_size
         self._progress.ended(place, size)
-        where, sha256 = f"{self._folder}/{file.path}", digest.removeprefix("sha256:")
+        where = f"{self._folder}/{file.path}" if self._folder else file.path
+        sha256 = digest.removeprefix("sha256:")
         return ManifestFile(path=where, size=size, sha256=sha256, origin=file.public_url)

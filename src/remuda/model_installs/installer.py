@@ -3,7 +3,7 @@ model itself with its manifest. A frontend that dies over it is replaced; the ne
 here before.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -40,10 +40,12 @@ from remuda.model_installs.ports import (
 from remuda.model_installs.rooms import first_of
 from remuda.model_installs.source_files import SourceFiles
 from remuda.model_installs.uploads import is_uploaded
+from remuda.models.config import ModelConfig
 from remuda.models.facts import facts_of
-from remuda.models.files import Manifest, ManifestFile, checked_path, make_manifest
+from remuda.models.files import FetchedSource, Manifest, ManifestFile, checked_path, make_manifest
 from remuda.models.model_folder import folder_backends
 from remuda.models.reading import read_model, write_model
+from remuda.models.wanted_sources import wanted_sources
 from remuda.oci.errors import ContentRefused, DiskFull, UnknownHost, Unreached
 from remuda.oci.pauses import FetchPause, telling_pauses
 from remuda.ops.model import DoneWithNote, Ending, ModelSpec, NotNeeded, Step
@@ -55,7 +57,7 @@ ALREADY_INSTALLED: Final = "already installed, and its source has nothing newer"
 _TELL_EVERY_S: Final = 0.3
 _ELSEWHERE: Final = (PeerFailed, NotFound, ContentRefused, Unauthorized, Forbidden)
 """Failures after which a mirror may still have the model."""
-_TAKEN_OVER: Final = NotNeeded("it is not wanted any more, or another frontend has taken over")
+TAKEN_OVER: Final = NotNeeded("it is not wanted any more, or another frontend has taken over")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +74,18 @@ class InstallerDeps:
 
 
 class Installer:
-    def __init__(self, deps: InstallerDeps) -> None:
+    """`begin`: with what a step is carried out, where not every model is installed alike."""
+
+    def __init__(
+        self, deps: InstallerDeps, begin: "Callable[[InstallerDeps, Step], Install] | None" = None
+    ) -> None:
         self._deps = deps
+        self._begin = Install if begin is None else begin
 
     async def install(self, step: Step) -> Ending:
         """None when the model is there, with all its files. Any other end leaves no trace of it but what was
         fetched, which a later attempt resumes."""
-        install = _Install(self._deps, step)
+        install = self._begin(self._deps, step)
         ending: Ending = None
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(install.keep_telling)
@@ -87,11 +94,14 @@ class Installer:
         return ending
 
 
-class _Install:
+class Install:
+    """Of what its source stands for; where it is to be called so, and served as its files say."""
+
     def __init__(self, deps: InstallerDeps, step: Step) -> None:
         self._deps = deps
         self._step = step
         self._name = step.source.name
+        self._folder = folder_of(self._name)
         self._spec = step.source.model or ModelSpec()
         self._progress = FetchProgress()
         self._reached = False  # Some source has said what the model is.
@@ -156,7 +166,7 @@ class _Install:
         resolved = replace(resolved, files=tuple(self._pinned(resolved.files)))
         resolved = replace(resolved, files=(*resolved.files, *await sources.companions()))
         for file in resolved.files:  # Before hours of fetching.
-            checked_path(f"{folder_of(self._name)}/{file.path}")
+            checked_path(f"{self._folder}/{file.path}")
         files = await self._known_content(resolved.revision, resolved.files)
         await self._check_room(files)
         self._progress = FetchProgress(files)
@@ -224,15 +234,19 @@ class _Install:
         await run_sync(check)
 
     async def _fetch(
-        self, revision: str, files: Sequence[RemoteFile], holds: ExitStack
+        self,
+        revision: str,
+        files: Sequence[RemoteFile],
+        holds: ExitStack,
+        hub: ModelHub | None = None,
     ) -> Sequence[ManifestFile]:
-        library, folder = self._deps.library, folder_of(self._name)
+        library = self._deps.library
 
         async def note(fetched: Sequence[ManifestFile | None]) -> None:
             came = {file.path: got.sha256 for file, got in zip(files, fetched, strict=True) if got}
             await run_sync(library.note_arrived, self._step.op, Arrived(revision, came))
 
-        fetch = SideBySide(self._deps.hub, library.blobs, folder, self._progress)
+        fetch = SideBySide(hub or self._deps.hub, library.blobs, self._folder, self._progress)
         return await fetch.all(files, holds, note)
 
     async def _arrived(self, resolved: Resolved, manifest: Manifest) -> Ending:
@@ -261,12 +275,13 @@ class _Install:
         finally:
             with anyio.CancelScope(shield=True):
                 await run_sync(library.discard_staged, step.op)
-        manifest = await run_sync(_with_facts, manifest, library.models, config.file)
+        manifest = await run_sync(with_facts, manifest, library.models, config.file)
+        manifest = manifest.model_copy(update={"fetched": _fetched(config)})
         model = StoredModel(
             self._name, text, config.revision, ADDED, manifest=manifest, kept_by=self._deps.frontend
         )
         if await self._deps.store.put_installed(model, before, step.op, step.attempt) is None:
-            return _TAKEN_OVER
+            return TAKEN_OVER
         self._deps.table.rows_changed()
         await run_sync(library.forget_arrived, step.op)
         log.info("model_installed", model=self._name, source=step.source.uri, bytes=manifest.size)
@@ -276,7 +291,7 @@ class _Install:
         return DoneWithNote("; ".join(filter(None, notes))) if any(notes) else None
 
 
-def _with_facts(manifest: Manifest, models: Path, file: str) -> Manifest:
+def with_facts(manifest: Manifest, models: Path, file: str) -> Manifest:
     """With what the model says of itself, which other frontends cannot read. Blocks on the disk."""
     if not file:
         return manifest
@@ -285,6 +300,11 @@ def _with_facts(manifest: Manifest, models: Path, file: str) -> Manifest:
     except (Rejected, OSError):  # It says nothing of itself, and is described by a person.
         return manifest
     return manifest.model_copy(update={"facts": facts, "described": file})
+
+
+def _fetched(config: ModelConfig) -> tuple[FetchedSource, ...]:
+    """All that its configuration names came with it."""
+    return tuple(FetchedSource(key=key, source=source) for key, source in wanted_sources(config).items())
 
 
 def _roles(name: str, resolved: Resolved) -> Mapping[str, str]:
@@ -316,7 +336,7 @@ def check_replaceable(found: StoredModel, source: str) -> None:
     hint = "choose another name with --name, or remove that model first"
     if found.manifest is None and (alias := _alias_of(found)):
         raise Conflict(f"{found.name} is already another name for the model {alias}", hint=hint)
-    if found.manifest is None:
+    if found.manifest is None or not found.manifest.source:
         where = f"by the file {found.file}" if found.file else "by hand"
         raise Conflict(f"there is a model {found.name} already, which was added {where}", hint=hint)
     if found.manifest.source != source:

@@ -156,9 +156,10 @@ class ModelLibrary:
                 raise
             shutil.copyfile(blob, target)
 
-    def publish(self, brought: BroughtModel, staged: Path) -> None:
+    def publish(self, brought: BroughtModel, staged: Path, stays: Collection[str] = ()) -> None:
         """Move staged files to where backends find them. Conflict for a different file that a person has put
-        there. Files of an earlier version of the model that are not part of it any more go."""
+        there. Files of an earlier version of the model that are not part of it any more go, but for those
+        that `stays` names."""
         notes = self.brought()
         new = [file for file in brought.files if not self._is_persons_own(file, notes)]
         now = {file.path for file in new}
@@ -173,15 +174,45 @@ class ModelLibrary:
                 target.parent.mkdir(parents=True, exist_ok=True)
                 os.replace(staged / file.path, target)
             for file in before.files:
-                if file.path not in now and self._is_ours(file.path, (before,)):
+                going = file.path not in now and file.path not in stays
+                if going and self._is_ours(file.path, (before,)):
                     self._unlink(file.path)
         except OSError as error:
             if own is None:  # An install that fails leaves nothing, or what it left would be of no model.
                 self._take_back(brought.name, fresh)
             raise _trouble(error, self.models, 0) from error
-        stamps = {file.path: stamp for file in new if (stamp := self._stamp(file.path)) is not None}
-        self._write_note(BroughtModel(brought.name, brought.op, tuple(new), stamps))
+        stayed = [file for file in before.files if file.path in stays and file.path not in now]
+        stamps = {path: stamp for path, stamp in before.stamps.items() if path in stays}
+        stamps |= {file.path: stamp for file in new if (stamp := self._stamp(file.path)) is not None}
+        self._write_note(BroughtModel(brought.name, brought.op, (*new, *stayed), stamps))
         shutil.rmtree(staged, ignore_errors=True)
+
+    def persons_own(self, path: str) -> bool:
+        """Whether something is there that the fleet has not brought, or that was changed since."""
+        return os.path.lexists(self.models / path) and not self._is_ours(path, self.brought())
+
+    def checksum(self, path: str) -> str:
+        """Of a file in the folder of models; empty: it cannot be read."""
+        try:
+            return _sha256(self.models / path)
+        except OSError:
+            return ""
+
+    def other_model(self, name: str, files: Iterable[ManifestFile]) -> tuple[str, str]:
+        """One of these files where the fleet has brought another content for another model, and that model;
+        empty: there is none."""
+        others = {
+            (file.path, file.sha256): note.name
+            for note in self.brought()
+            if note.name != name
+            for file in note.files
+        }
+        paths = {path: (sha256, model) for (path, sha256), model in others.items()}
+        for file in files:
+            sha256, model = paths.get(file.path, (file.sha256, ""))
+            if sha256 != file.sha256:
+                return file.path, model
+        return "", ""
 
     def _take_back(self, name: str, files: Iterable[ManifestFile]) -> None:
         """Best effort: what stays is still in the note, and goes when unused files are looked for."""

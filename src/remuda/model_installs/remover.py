@@ -89,7 +89,7 @@ class Remover:
                 one
                 for one in await run_sync(self._library.brought)
                 # What it is called is of no matter: it may have been renamed.
-                if one.name not in names and not any(file.path in paths for file in one.files)
+                if one.name not in names and not (one.files and all(file.path in paths for file in one.files))
             ]
             gone = [one for one in unused if await self._is_known(one)]
             return await run_sync(self._remove, gone, models) if gone else Tidied()

@@ -25,7 +25,7 @@ class SourceFiles:
         are listed."""
         if not self.spec.parts:
             return await self.hub.resolve(parse_source(source), self.room)
-        files = [await self._only_file(part.path, part.source, part.sha256) for part in self.spec.parts]
+        files = [await self.only_file(part.path, part.source, part.sha256) for part in self.spec.parts]
         return Resolved(parse_source(self.source), "", tuple(files))
 
     async def companions(self) -> list[RemoteFile]:
@@ -34,14 +34,14 @@ class SourceFiles:
         listed = {part.path for part in self.spec.parts}
         for wanted in config.download_files:
             if wanted.filename not in listed:
-                found.append(await self._only_file(wanted.filename, wanted.uri, wanted.sha256))
+                found.append(await self.only_file(wanted.filename, wanted.uri, wanted.sha256))
         for snapshot in snapshots(config, "" if self.spec.parts else self.source):
             for file in (await self.hub.snapshot(snapshot.source)).files:
                 if snapshot.takes(file.path):
                     found.append(replace(file, path=f"{snapshot.folder}/{file.path}", role=COMPANION))
         return found
 
-    async def _only_file(self, path: str, source: str, sha256: str) -> RemoteFile:
+    async def only_file(self, path: str, source: str, sha256: str) -> RemoteFile:
         found = (await self.hub.resolve(parse_source(source), self.room)).files
         own = [one for one in found if not one.role] or found  # Without what a hub knows to belong to it.
         if len(own) != 1:

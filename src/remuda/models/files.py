@@ -81,6 +81,19 @@ class ManifestFile(BaseModel):
         return f"sha256:{self.sha256}"
 
 
+class FetchedSource(BaseModel):
+    """One source that a configuration names, once its files are there. `key` says for which of its fields;
+    see `wanted_sources`. `place`: the file or folder that stands for it. What a person had put there already
+    is not among `paths`."""
+
+    model_config = ConfigDict(frozen=True)
+
+    key: str
+    source: str
+    place: str = ""
+    paths: tuple[FilePath, ...] = ()
+
+
 class Manifest(BaseModel):
     """Every file of a model, in the order of their paths, and where they came from.
 
@@ -99,6 +112,9 @@ class Manifest(BaseModel):
     facts: ModelFacts | None = None
     """What `described` said of itself, for frontends that do not have it."""
     described: str = ""  # The file or folder that the model's configuration named then.
+    fetched: tuple[FetchedSource, ...] | None = None
+    """Of what its configuration names. None: the release that installed it did not write that down."""
+    laid: str = ""  # JSON: what the model's own files say, for keys that its configuration leaves open.
 
     @property
     def size(self) -> int:

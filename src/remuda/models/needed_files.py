@@ -42,7 +42,8 @@ def _named(folder: Path, config: ModelConfig) -> Iterator[str]:
     """Relative paths of what is there, by what the configuration names, as backends resolve it: below the
     folder of models, or beside the model."""
     beside = config.file.lstrip("/").rpartition("/")[0]
-    for name in dict.fromkeys(named_files(config)):
+    downloads = (file.filename for file in config.download_files)
+    for name in dict.fromkeys((*named_files(config), *downloads)):
         path = _relative(folder, name)
         for place in (path, f"{beside}/{path}" if beside else path):
             if _exists(folder, place):

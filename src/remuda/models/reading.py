@@ -26,7 +26,6 @@ from remuda.models.config import (
     parse_document,
 )
 from remuda.models.paths import check_paths
-from remuda.models.source_refs import parse_source
 
 _LIKENESS_MIN: Final = 0.65  # Higher than for names that were typed: most unknown keys are a peer's.
 
@@ -96,7 +95,7 @@ def located(text: str, where: str = "") -> Iterator[None]:
     try:
         yield
     except Invalid as error:
-        line = parse_document(text).line(_path(error.param)) if error.param else 0
+        line = parse_document(text).line(field_path(error.param)) if error.param else 0
         message = f"line {line}: {error.message}" if line else error.message
         between = ", " if message.startswith("line ") else ": "
         raise Invalid(
@@ -104,8 +103,8 @@ def located(text: str, where: str = "") -> Iterator[None]:
         ) from None
 
 
-def _path(field: str) -> YamlPath:
-    """From the form that `place` writes."""
+def field_path(field: str) -> YamlPath:
+    """Of a field in the document, from the form that `place` writes."""
     return tuple(int(part) if part.isdigit() else part for part in _PATH_PART.findall(field))
 
 
@@ -113,17 +112,6 @@ def write_model(config: ModelConfig) -> str:
     """The YAML that `read_model` makes this of: only what differs from the defaults."""
     kept = config.model_dump(mode="json", exclude_defaults=True)
     return yaml.dump(kept, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=1000)
-
-
-def unknown_sources(config: ModelConfig) -> list[str]:
-    """A warning for each file that is to come from where nothing can be fetched from here."""
-    found: list[str] = []
-    for number, file in enumerate(config.download_files):
-        try:
-            parse_source(file.uri)
-        except Invalid as error:
-            found.append(f"download_files[{number}].uri: {error.message}")
-    return found
 
 
 def check_name(name: str) -> None:

@@ -115,6 +115,7 @@ class ModelSpec:
     any_files: bool = False  # Also files that a person has put there.
     held_by: str = ""  # The only frontend that has the bytes and can carry it out; empty: any can.
     held_on: str = ""  # The machine of that frontend, for people.
+    configured: str = ""  # The ETag of the configuration that wants it; empty: it makes the model.
 
 
 class UnloadCause(StrEnum):

@@ -41,6 +41,7 @@ from remuda.scheduler.demand import (
 )
 from remuda.scheduler.loader import LOADING
 from remuda.scheduler.model import LATER, REASONS_MAX, Replica, ReplicaState, Unplaceable
+from remuda.scheduler.ports import FilesComing, FilesNotFetched
 from remuda.scheduler.ranking import NO_WISHES, NodeWishes
 from remuda.wire.backends import InstallPhase
 from remuda.wire.files import FilePhase
@@ -127,6 +128,12 @@ class ColdPath:
                 )
             case Unplaceable():
                 raise _nowhere(model, answer)
+            case FilesNotFetched(problem):
+                raise ModelLoadFailed(
+                    f"the files of {model} could not be fetched: {problem.message}", hint=problem.hint
+                )
+            case FilesComing():
+                return LoadStatus(model, waits_for=str(answer))
             case NoRoomYet(refused):
                 told = refused.told(leaving_out=refused.unapproved, most=1)
                 why = told[0].removesuffix(LATER) if told else "there are no nodes yet"
@@ -162,6 +169,12 @@ def _too_late(status: LoadStatus, answer: DemandAnswer, wait_s: float) -> Except
     known = wait_s if status.eta_seconds is None else status.eta_seconds
     retry_after_s = round(min(max(known, _RETRY_LEAST_S), _RETRY_MOST_S))
     where = f" on {status.node}" if status.node else ""
+    if isinstance(answer, FilesComing):
+        return ModelLoading(
+            f"{status.model} cannot be loaded yet: {answer}; try again in {retry_after_s} s",
+            status,
+            retry_after_s,
+        )
     return ModelLoading(
         f"{status.model} is being loaded{where} ({status.state}, {status.progress:.0f} %); try again in "
         f"{retry_after_s} s",

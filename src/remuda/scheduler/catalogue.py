@@ -28,6 +28,7 @@ from remuda.models.model_folder import folder_stamp, is_model_folder
 from remuda.models.needed_files import needed_files
 from remuda.models.paths import check_absolute_paths
 from remuda.models.reading import check_new_name, located, read_model
+from remuda.models.wanted_sources import as_fetched, checked_sources, is_complete
 from remuda.scheduler.model import ADDED, Need, StoredModel, file_origin
 from remuda.scheduler.ports import ModelEditStore, ModelStore, RoutingTable
 from remuda.scheduler.scheduling import effective
@@ -59,6 +60,7 @@ class Catalogued:
     config: ModelConfig
     weights: Weights = field(default_factory=Weights)
     here: bool = False  # Its bytes are in this machine's folder of models.
+    lacks_files: bool = False  # Its configuration names sources that were not fetched yet.
 
     def need(self, size_elsewhere: int = 0) -> Need:
         """What it asks of a node. `size_elsewhere`: of its file, as a node reports it."""
@@ -190,21 +192,26 @@ class ModelCatalogue:
         return MappingProxyType(known)
 
     def _catalogued(self, stored: StoredModel, weights_of: dict[_File, Weights]) -> Catalogued | None:
-        config = self._config(stored)
-        if config is None:
+        found = self._config(stored)
+        if found is None:
             return None
+        config, lacks_files = found
         weights, here = self._weights(config, weights_of)
         if weights is _NOT_HERE:
             weights = _as_installed(config, stored.manifest)
-        return Catalogued(stored, config, weights, here)
+        return Catalogued(stored, config, weights, here, lacks_files)
 
-    def _config(self, stored: StoredModel) -> ModelConfig | None:
-        """The same one while nothing about it has changed: requests that wait compare it."""
+    def _config(self, stored: StoredModel) -> tuple[ModelConfig, bool] | None:
+        """The same one while nothing about it has changed: requests that wait compare it. And whether it
+        names sources that were not fetched yet."""
         before = self._known.get(stored.name)
-        if before and (before.stored.text, before.stored.terms) == (stored.text, stored.terms):
-            return before.config
+        if before and _described_by(before.stored) == _described_by(stored):
+            return before.config, before.lacks_files
         declared = self._parsed(stored)
-        return None if declared is None else effective(declared, stored.terms)
+        if declared is None:
+            return None
+        config = effective(as_fetched(declared, stored.manifest), stored.terms)
+        return config, not is_complete(declared, stored.manifest)
 
     def _parsed(self, stored: StoredModel) -> ModelConfig | None:
         """A row that this release cannot read takes no other model with it; it is said once."""
@@ -234,6 +241,10 @@ class ModelCatalogue:
             file = (str(path), folder_stamp(path), 0)
         weights_of[file] = self._weights_of.get(file) or _weights(path, facts.st_size)
         return weights_of[file], not weights_of[file].cut_off
+
+
+def _described_by(stored: StoredModel) -> tuple[object, ...]:
+    return stored.text, stored.terms, stored.manifest
 
 
 def _weights(path: Path, size_bytes: int) -> Weights:
@@ -371,6 +382,7 @@ class ModelFolder:
         if config.id not in known:
             check_new_name(config.id)
         check_absolute_paths(config, self._folder)
+        checked_sources(config)
 
     async def _put(self, config: ModelConfig, text: str, name: str) -> None:
         origin = file_origin(self._frontend, self._host, name)

@@ -24,7 +24,14 @@ from remuda.ops.progress import Overlay, overlaid
 from remuda.scheduler.catalogue import Catalogued, ModelCatalogue
 from remuda.scheduler.eviction import FIRST, Turn, WaitedFor, asked_again, turn_in_line
 from remuda.scheduler.model import Replica, ReplicaState, Unplaceable
-from remuda.scheduler.ports import OutOfReach, ReplicaStore, RoutingTable
+from remuda.scheduler.ports import (
+    FilesComing,
+    FilesNotFetched,
+    ModelFetches,
+    OutOfReach,
+    ReplicaStore,
+    RoutingTable,
+)
 from remuda.scheduler.ranking import NO_WISHES, NodeWishes, shared_wishes
 
 log = structlog.get_logger(__name__)
@@ -157,7 +164,7 @@ class GivenUp:
     replaced by an unload, though it loads the present configuration. Upkeep gives up only others."""
 
 
-LoadFound = UnderWay | Failed | NoRoomYet | Unplaceable | GivenUp
+LoadFound = UnderWay | Failed | NoRoomYet | Unplaceable | GivenUp | FilesComing | FilesNotFetched
 DemandAnswer = LoadFound | StillLooking | None
 
 
@@ -199,7 +206,9 @@ class Demand:
         table: RoutingTable,
         out_of_reach: OutOfReach,
         progress: Overlay,
+        fetches: ModelFetches | None = None,
     ) -> None:
+        self._fetches = fetches
         self._replicas = replicas
         self._operations = operations
         self._catalogue = catalogue
@@ -256,6 +265,8 @@ class Demand:
             found = await self._under_way(coming[0])
             by_hand = found.view is not None and _given_up(found.view, model)
             return GivenUp() if by_hand else found
+        if model.lacks_files and self._fetches is not None:
+            return await self._fetches.state(model.stored)
         if await self._all_given_up({one.op for one in asked}, model):
             return GivenUp()
         failed = await self._failed_lately(model, seen.now)

@@ -93,7 +93,10 @@ class FileHolders:
 
     async def _known(self, model: Catalogued, nodes: Sequence[ObservedNode]) -> tuple[NeededFile, ...]:
         files = await self._catalogue.files(model)
-        files = files or self._held_elsewhere(model.config.id)
+        manifest = model.stored.manifest
+        beside = manifest is not None and bool(manifest.fetched) and names_file(model.config)
+        if not files or (beside and not _has_main(files, model.config.file)):
+            files = self._held_elsewhere(model.config.id)
         return files if files or not model.config.file else told_by_nodes(model.config, nodes)
 
     async def _ask(self, model: str) -> None:
@@ -212,6 +215,12 @@ class FileHolders:
         if message.asks:
             self._answers = True
             self._broadcast.send()
+
+
+def _has_main(files: Sequence[NeededFile], main: str) -> bool:
+    """Whether the model's own file is among them, or its folder."""
+    path = main.strip("/")
+    return any(file.path == path or file.path.startswith(f"{path}/") for file in files)
 
 
 def _is(file: NeededFile, held: HeldFile) -> bool:

@@ -229,7 +229,7 @@ class ModelEdits:
 
 def _reloads(before: Catalogued, after: StoredModel) -> bool:
     """Whether requests are not to reach replicas that were loaded before the change."""
-    return after.revision != before.config.revision
+    return after.revision != read_model(before.stored.text).revision
 
 
 async def _set_key(stored: StoredModel, key: str, value: str) -> StoredModel:

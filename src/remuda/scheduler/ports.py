@@ -1,10 +1,12 @@
 """What the scheduler needs of the store, of workers and of backends."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Protocol
 
+from remuda.core.errors import Problem
 from remuda.core.ids import FrontendId, NodeId, ReplicaKey
 from remuda.fleet.model import Node
 from remuda.inference.model import ReplicaEndpoint
@@ -15,6 +17,35 @@ from remuda.scheduler.model import Place, Renaming, Replica, Replicas, StoredMod
 from remuda.wire.backends import BackendInstall, BackendInstallReply, BackendListReply, InstallProgress
 from remuda.wire.files import FilesDrop, FilesDropReply, FilesFetch, FilesFetchReply, WantedFile
 from remuda.wire.models import ModelsRunningReply, ModelStop, ModelStopReply
+
+
+@dataclass(frozen=True, slots=True)
+class FilesComing:
+    """What a model's configuration names is being fetched, or about to be."""
+
+    op: str  # The operation; empty: it is not begun yet.
+    waits: str = ""  # Why its last attempt came to nothing.
+
+    def __str__(self) -> str:
+        by = f" by operation {self.op[:8]}" if self.op else ""
+        return f"its files are being fetched{by}{f' (retrying: {self.waits})' if self.waits else ''}"
+
+
+@dataclass(frozen=True, slots=True)
+class FilesNotFetched:
+    """What a model's configuration names is not there, and is not tried again by itself."""
+
+    problem: Problem
+    op: str = ""
+
+    def __str__(self) -> str:
+        return f"its files could not be fetched: {self.problem.message}"
+
+
+class ModelFetches(Protocol):
+    async def state(self, stored: StoredModel) -> FilesComing | FilesNotFetched:
+        """Of the files of a model that lacks some (`Catalogued.lacks_files`)."""
+        ...
 
 
 class ReplicaStore(Protocol):

@@ -99,7 +99,11 @@ class ReplicaKeeper:
 
     def _scaled(self) -> dict[str, Catalogued]:
         known = self._deps.catalogue.models.items()
-        return {name: one for name, one in known if one.config.scaled and not one.config.alias}
+        return {
+            name: one
+            for name, one in known
+            if one.config.scaled and not one.config.alias and not one.lacks_files
+        }
 
     async def pass_once(self) -> None:
         if not self._scaled():

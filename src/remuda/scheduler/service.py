@@ -15,7 +15,8 @@ from remuda.fleet.verdicts import is_up
 from remuda.models.config import ModelConfig
 from remuda.models.memory import context_problem, context_warning
 from remuda.models.paths import check_absolute_paths
-from remuda.models.reading import check_file, check_new_name, located, misspelled, read_model, unknown_sources
+from remuda.models.reading import check_file, check_new_name, located, misspelled, read_model
+from remuda.models.wanted_sources import checked_sources
 from remuda.ops.model import Kind, OpId, State, Step, UnloadCause, UnloadReason
 from remuda.ops.ports import Filter, OpStore, View
 from remuda.scheduler.catalogue import Catalogued, ModelCatalogue
@@ -31,7 +32,14 @@ from remuda.scheduler.model import (
     Unplaceable,
 )
 from remuda.scheduler.plans import ReplicaPlan
-from remuda.scheduler.ports import ModelStore, ReplicaStore, RoutingTable
+from remuda.scheduler.ports import (
+    FilesComing,
+    FilesNotFetched,
+    ModelFetches,
+    ModelStore,
+    ReplicaStore,
+    RoutingTable,
+)
 from remuda.scheduler.unloader import UnloadRequests
 from remuda.wire.nodes import RunningReplica
 
@@ -75,6 +83,7 @@ class ModelProblem:
     text: str = ""  # Empty: nothing stands in its way.
     failed_at: datetime | None = None
     details: tuple[str, ...] = ()  # One line for each reason in `text`, which names only some.
+    fetching: str = ""  # No problem: the operation that fetches what its configuration names.
 
 
 NO_PROBLEM: Final = ModelProblem()
@@ -103,8 +112,10 @@ class Models:
         *,
         table: RoutingTable,
         claims: ClaimedNames,
+        fetches: ModelFetches | None = None,
     ) -> None:
         self._claims = claims
+        self._fetches = fetches
         self._catalogue = catalogue
         self._store = store
         self._replicas = replicas
@@ -165,6 +176,7 @@ class Models:
         """What to know about a configuration that is accepted. Invalid, naming the field, for another."""
         check_absolute_paths(config, self._catalogue.models_path)
         check_file(config)
+        checked_sources(config)
         if new:
             check_new_name(config.id)
         self._check_alias(config)
@@ -173,7 +185,7 @@ class Models:
         if problem := context_problem(config.context_size, trained):
             raise Invalid(problem, param="context_size")
         doubts = [context_warning(config.context_size, trained), weights.cut_off]
-        return tuple(filter(None, (*doubts, *unknown_sources(config), *misspelled(config.unknown))))
+        return tuple(filter(None, (*doubts, *misspelled(config.unknown))))
 
     def _check_alias(self, config: ModelConfig) -> None:
         """Invalid for a second name of a model that is not there, or that is itself a second name."""
@@ -212,6 +224,8 @@ class Models:
         model = await self.get(name)
         if model.config.disabled:
             raise Conflict(f"{name} is disabled", hint="remove `disabled: true` from its configuration")
+        if lacking := await self._lacking(model):
+            raise _not_fetched(name, lacking)
         for _ in range(_TRIES):
             coming = await self._coming(model.config.id)
             if coming is not None:
@@ -273,7 +287,25 @@ class Models:
         }
         looked_at = [known[name]] if name in known else [] if name else known.values()
         wrong = {one.config.id: ModelProblem(why) for one in looked_at if (why := _context_problem(one))}
-        return {**failed, **wrong}
+        unfetched = {one.config.id: await self._unfetched(one) for one in looked_at if one.lacks_files}
+        return {**failed, **wrong, **unfetched}
+
+    async def _lacking(self, model: Catalogued) -> FilesComing | FilesNotFetched | None:
+        if not model.lacks_files or model.config.disabled or self._fetches is None:
+            return None
+        return await self._fetches.state(model.stored)
+
+    async def _unfetched(self, model: Catalogued) -> ModelProblem:
+        """Of a model whose configuration names files that were not fetched yet."""
+        lacking = await self._lacking(model)
+        match lacking:
+            case None:
+                return NO_PROBLEM
+            case FilesComing(op):
+                return ModelProblem(fetching=op) if op else ModelProblem(str(lacking))
+            case FilesNotFetched(problem):
+                hint = f" ({problem.hint})" if problem.hint else ""
+                return ModelProblem(f"{lacking}{hint}")
 
     async def fits(self, name: str) -> ModelFit:
         """Whether each node could take it now, with placement's own reasons. NotFound for an unknown one."""
@@ -298,6 +330,8 @@ class Models:
             return NO_PROBLEM
         if failed := (await self.failures(config.id)).get(config.id):
             return failed
+        if model.lacks_files:
+            return NO_PROBLEM
         nowhere = await self._placer.why_nowhere(model)
         if nowhere is None or nowhere.waiting_helps:
             return NO_PROBLEM
@@ -305,6 +339,8 @@ class Models:
 
     async def nowhere(self, model: Catalogued) -> str:
         """A warning where no node could take it, whatever is loaded of it now; empty: one could."""
+        if model.lacks_files:  # How large it is, its files will tell.
+            return ""
         refused = await self._placer.why_nowhere(model)
         config = model.config
         if refused is None or refused.waiting_helps or config.disabled or config.alias:
@@ -321,6 +357,13 @@ class Models:
         on_its_way = (ReplicaState.STAGING, ReplicaState.LOADING)
         rows = (await self._replicas.replicas()).rows
         return next((row for row in rows if row.key.model == model and row.state in on_its_way), None)
+
+
+def _not_fetched(name: str, lacking: FilesComing | FilesNotFetched) -> Conflict:
+    if isinstance(lacking, FilesNotFetched):
+        return Conflict(f"{name} cannot be loaded: {lacking}", hint=lacking.problem.hint)
+    hint = f"see how far it is: remuda ops watch {lacking.op[:8]}" if lacking.op else "try again in a while"
+    return Conflict(f"{name} cannot be loaded yet: {lacking}", hint=hint)
 
 
 def require_added(model: StoredModel) -> None:

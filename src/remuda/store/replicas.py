@@ -205,6 +205,8 @@ def _put_installed(
     found = connection.execute(
         select(models).where(models.c.name == model.name).with_for_update()
     ).one_or_none()
+    if found is None and before is not None:  # It was removed meanwhile, and stays so.
+        return None
     known = None if before is None else (before.text, before.origin)
     if found is not None and (found.text, found.origin) != known:
         raise Conflict(

@@ -118,6 +118,8 @@ class ModelItem(Message):
     # One line for each reason in `problem`, which names only some of them.
     problem_details: Annotated[Many[str], OMIT_EMPTY] = ()
     failed_at: Annotated[Timestamp | None, OMIT_NONE] = None  # When that load failed.
+    # The operation that fetches what its configuration names; it cannot be loaded before.
+    fetching: Annotated[str, OMIT_EMPTY] = ""
     source: Annotated[str, OMIT_EMPTY] = ""  # Of one that was installed.
     quantisation: Annotated[str, OMIT_EMPTY] = ""  # As far as its file tells.
     storage: Annotated[str, OMIT_EMPTY] = ""  # What object storage lacks of its files, in words.
@@ -284,6 +286,8 @@ class ModelAdded(Message):
     no_node: Annotated[bool, OMIT_EMPTY] = False  # None can take it, as one of the warnings says.
     # Replicas that were loaded before the change are replaced: they answer what they have begun, and go.
     reloads: Annotated[bool, OMIT_EMPTY] = False
+    # What fetches the files that its configuration names; None: nothing is to be fetched.
+    operation: Annotated[OpView | None, OMIT_NONE] = None
 
 
 class ModelsImported(Message):

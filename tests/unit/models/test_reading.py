@@ -12,7 +12,7 @@ from remuda.core.errors import Invalid
 from remuda.models.config import LIMITS, Function, Grammar, ModelConfig, Parameters, Template, parse_document
 from remuda.models.keep_alive import FOR_EVER
 from remuda.models.paths import check_absolute_paths
-from remuda.models.reading import check_file, located, misspelled, read_model, unknown_sources, write_model
+from remuda.models.reading import check_file, located, misspelled, read_model, write_model
 
 QWEN = """\
 name: qwen3-8b
@@ -458,14 +458,6 @@ def test_files_to_fetch_and_artifacts_are_read() -> None:
     assert (artifact.source.repo, artifact.source.allow_patterns) == ("owner/repo", ("*.json",))
     assert (artifact.resolved, config.unknown) == ({"commit": "abc"}, ())
     assert config.revision == read_model("name: a").revision
-
-
-def test_a_source_that_only_peers_know_is_no_error_but_is_told() -> None:
-    config = read_model(FILES.replace("huggingface://owner/repo/model.gguf", "gopher://host/x"))
-
-    [warning] = unknown_sources(config)
-    assert warning.startswith("download_files[0].uri: ")
-    assert unknown_sources(read_model(FILES)) == []
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Depends, Header, Request, Response
 
 from remuda.core.errors import Invalid
 from remuda.gateway import model_views as show
-from remuda.gateway.admin.models import model_item, op_view
+from remuda.gateway.admin.models import check_named_files, model_item, op_view, with_fetch
 from remuda.gateway.guards import Admin, require_admin
 from remuda.gateway.messages import NO_BODY_FIELDS, ModelPath, answer, gives, one_of, read_known, takes
 from remuda.gateway.services import Services, Svc
@@ -42,7 +42,9 @@ async def model_config(model: ModelPath, svc: Svc) -> Response:
 
 
 @routes.put("/api/models/{model:path}/config", openapi_extra=takes(ModelReplace), responses=_CHANGED)
-async def replace_config(model: ModelPath, request: Request, svc: Svc, if_match: IfMatch = "") -> Response:
+async def replace_config(
+    model: ModelPath, request: Request, svc: Svc, admin: Admin, if_match: IfMatch = ""
+) -> Response:
     """Replace its YAML; `reloads`: its replicas are then replaced. 409 with both texts when it was changed
     meanwhile. With `dry_run` nothing is changed: the answer says what would come of it, `model` as it is."""
     body = await read_known(request, ModelReplace)
@@ -51,24 +53,28 @@ async def replace_config(model: ModelPath, request: Request, svc: Svc, if_match:
             "If-Match is missing: it names the text that the change was made to",
             hint="send the ETag of GET on this path, or * to overwrite whatever is there",
         )
+    before = (await svc.serving.models.get(model)).stored.text
+    check_named_files(body.config, request, svc, before)
     try:
         edits = svc.serving.edits
         change = edits.preview if body.dry_run else edits.replace
         added = await change(model, body.config, _etag(if_match))
     except Stale as error:
         return _both(error, body.config)
-    return await _added(added, svc)
+    return await _added(added, svc) if body.dry_run else await _added(added, svc, request, admin)
 
 
 @routes.patch("/api/models/{model:path}/config", openapi_extra=takes(ModelPatch), responses=_CHANGED)
-async def patch_config(model: ModelPath, request: Request, svc: Svc, if_match: IfMatch = ANY) -> Response:
+async def patch_config(
+    model: ModelPath, request: Request, svc: Svc, admin: Admin, if_match: IfMatch = ANY
+) -> Response:
     """Set some of its keys, and leave every other byte as it is. Maps are merged, null removes a key."""
     body = await read_known(request, ModelPatch)
     try:
         added = await svc.serving.edits.patch(model, body.set, body.assign, _etag(if_match))
     except Stale as error:
         return _both(error, "")
-    return await _added(added, svc)
+    return await _added(added, svc, request, admin)
 
 
 @routes.post(
@@ -98,15 +104,20 @@ async def rename_model(model: ModelPath, request: Request, svc: Svc, admin: Admi
     responses=gives(ModelAdded, 400, 401, 404, 409),
     dependencies=[NO_BODY_FIELDS],
 )
-async def import_model(model: ModelPath, svc: Svc) -> Response:
+async def import_model(model: ModelPath, request: Request, svc: Svc, admin: Admin) -> Response:
     """Take over a model that a file in this frontend's models folder describes: the file is renamed, and
     from now on the model is changed here."""
     taken = await svc.serving.edits.take_over_file(model)
-    return answer(show.taken_over(taken, await model_item(taken.added.model, svc)))
+    shown = show.taken_over(taken, await model_item(taken.added.model, svc))
+    return answer(await with_fetch(shown, request, svc, admin))
 
 
-async def _added(added: AddedModel, svc: Services) -> Response:
-    answered = answer(show.model_added(added, await model_item(added.model, svc)))
+async def _added(
+    added: AddedModel, svc: Services, request: Request | None = None, admin: str = ""
+) -> Response:
+    """With a `request` that has changed it: what is to be fetched for it is begun."""
+    shown = show.model_added(added, await model_item(added.model, svc))
+    answered = answer(shown if request is None else await with_fetch(shown, request, svc, admin))
     answered.headers["ETag"] = f'"{added.model.stored.etag}"'
     return answered
 

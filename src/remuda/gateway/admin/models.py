@@ -13,7 +13,7 @@ from remuda.core.ids import NodeId
 from remuda.gateway import model_views as show
 from remuda.gateway.admin.model_installs import removed
 from remuda.gateway.admin.operations import NotUnloaded, NotYetUnloaded, wait_for
-from remuda.gateway.guards import Admin, Caller, require_admin
+from remuda.gateway.guards import Admin, Caller, is_own_user, require_admin
 from remuda.gateway.messages import (
     KNOWN_FILTERS,
     NO_BODY_FIELDS,
@@ -110,14 +110,37 @@ def _in_storage(model: str, svc: Services) -> Mapping[str, object]:
     openapi_extra=takes(ModelAdd),
     responses=gives(ModelAdded, 400, 401, 409, status=201),
 )
-async def add_model(request: Request, svc: Svc) -> Response:
-    """Add a model by its YAML, or change the one of its name: its replicas are then replaced."""
+async def add_model(request: Request, svc: Svc, admin: Admin) -> Response:
+    """Add a model by its YAML, or change the one of its name: its replicas are then replaced. What it names
+    and is not there is fetched, by the operation in the answer."""
     body = await read_known(request, ModelAdd)
+    check_named_files(body.config, request, svc)
     if body.take_over:
         taken = await svc.serving.edits.take_over(body.config)
-        return answer(show.taken_over(taken, await model_item(taken.added.model, svc)), 201)
+        shown = show.taken_over(taken, await model_item(taken.added.model, svc))
+        return answer(await with_fetch(shown, request, svc, admin), 201)
     added = await svc.serving.models.add(body.config, only_new=body.only_new)
-    return answer(show.model_added(added, await model_item(added.model, svc)), 201)
+    shown = show.model_added(added, await model_item(added.model, svc))
+    return answer(await with_fetch(shown, request, svc, admin), 201)
+
+
+def check_named_files(text: str, request: Request, svc: Services, before: str = "") -> None:
+    """Forbidden for files of this machine that the caller may not have fetched."""
+    if svc.serving.wanted is not None:
+        svc.serving.wanted.check(text, on_own_machine=is_own_user(request, svc), before=before)
+
+
+async def with_fetch(shown: ModelAdded, request: Request, svc: Services, admin: str) -> ModelAdded:
+    """The same with the operation that fetches what the configuration names, which is begun where it has to
+    be."""
+    if svc.serving.wanted is None:
+        return shown
+    own = is_own_user(request, svc)
+    begun = await svc.serving.wanted.begin(shown.model.name, admin, on_own_machine=own)
+    if begun is None:
+        return shown
+    model = await model_item(await svc.serving.models.get(shown.model.name), svc)
+    return shown.model_copy(update={"operation": op_view(begun, svc), "model": model})
 
 
 @routes.post(
