@@ -153,7 +153,7 @@ def _sight_of_replica(
     away = why_no_commands(node.standing)
     outcome = _outcome(step, request)
     working = request is not None and request.awaited(now)
-    gone = _why_given_up(step, node, away, runs_in, working=working)
+    gone = _why_given_up(step, node, away, runs_in)
     if gone and step.kind is Kind.LOAD and step.attempt and outcome is None:
         outcome = Outcome(step.attempt, Problem("node_unreachable", gone))
     return Observation(
@@ -165,17 +165,14 @@ def _sight_of_replica(
     )
 
 
-def _why_given_up(step: Step, node: ObservedNode, away: str, runs_in: BootId | None, *, working: bool) -> str:
+def _why_given_up(step: Step, node: ObservedNode, away: str, runs_in: BootId | None) -> str:
     """Why a load is not waited for, so that another node may take the model; empty: it is. Its node went
     away, or its process ended with its worker. While files are copied nothing runs on the node, and what has
-    arrived stays: its loader waits a while for a worker that was killed, and goes on or says that it is gone.
+    arrived stays: for a worker that was killed its loader waits, until the node counts as offline.
     """
-    standing = node.standing
     if away:
-        overdue = standing.reachability is Reachability.SILENT  # From which nothing is concluded.
-        killed = standing.reachability is Reachability.GONE and may_take_work(standing.node)
-        waited_for = overdue or (killed and working and runs_in is None)
-        return "" if waited_for else f"{step.node_name} went away: {away}"
+        overdue = node.standing.reachability is Reachability.SILENT  # From which nothing is concluded.
+        return "" if overdue and may_take_work(node.standing.node) else f"{step.node_name} went away: {away}"
     restarted = step.boot not in (None, node.boot) and runs_in not in (None, node.boot)
     return f"the worker on {step.node_name} was restarted" if restarted else ""
 

@@ -6,6 +6,7 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 
+import anyio
 import pytest
 from aiohttp import web
 
@@ -16,7 +17,7 @@ from remuda.models.reading import read_model
 from remuda.models.source_refs import ModelSource
 from remuda.oci import disk
 from remuda.oci.errors import UnknownHost
-from remuda.ops.model import State, Wish
+from remuda.ops.model import OpId, State, Wish
 from remuda.ops.op_views import job, with_steps
 from remuda.ops.ports import Filter
 from remuda.ops.progress import overlaid
@@ -311,6 +312,25 @@ async def test_a_source_that_fails_is_tried_again_and_then_its_mirrors(make: Mak
 
 
 # Several at once.
+
+
+async def test_two_frontends_that_are_asked_at_once_install_a_model_once(make: Make, hub: HubServer) -> None:
+    url = hub.add("/m.gguf", TINY)
+    ops: list[OpId] = []
+    async with make() as first, make("second", name="frontend-2") as second:
+
+        async def ask(frontend: ModelFrontend) -> None:
+            ops.append(await frontend.install(url))
+
+        async with anyio.create_task_group() as asking:
+            asking.start_soon(ask, first)
+            asking.start_soon(ask, second)
+        model = await first.installed(ops[0])
+
+        assert ops[0] == ops[1]
+        assert first.visible() + second.visible() == ["m/m.gguf"]
+        assert model.kept_by in (first.holder.frontend, second.holder.frontend)
+        assert len(hub.asked("GET")) == 1
 
 
 async def test_the_same_install_is_joined_and_another_of_its_name_refused(

@@ -19,8 +19,10 @@ HOST = "127.0.0.1"
 class Fleet:
     """Whatever dies can be started again, where it was."""
 
-    def __init__(self, place: Ranch) -> None:
+    def __init__(self, place: Ranch, **environ: str) -> None:
+        """`environ`: of the frontend."""
         self.place = place
+        self._environ = environ
         self.port = free_port(HOST)
         self._http_ports: dict[str, int] = {}
         self.other_ports: dict[int, str] = {}  # At which they are reached, too.
@@ -33,7 +35,7 @@ class Fleet:
 
     def start_frontend(self) -> Frontend:
         words = ("--port", str(self.port), "--auto-approve", "--no-distributed-disk-headroom-check")
-        self.frontend = self.place.frontend("frontend", *words, program=hasty.__name__)
+        self.frontend = self.place.frontend("frontend", *words, program=hasty.__name__, **self._environ)
         return self.frontend
 
     def start_worker(self, name: str, frontend_url: str = "", reached_at: int = 0) -> None:
@@ -85,9 +87,12 @@ class Fleet:
     def load(self, model: str) -> None:
         self.frontend.ask("POST", f"/api/models/{model}/load").raise_for_status()
 
-    def loaded(self, model: str) -> list[Json]:
+    def replicas(self, model: str) -> list[Json]:
         found: list[Json] = self.frontend.get("/api/replicas")["replicas"]
-        return [one for one in found if one["model"] == model and one["state"] == "loaded"]
+        return [one for one in found if one["model"] == model]
+
+    def loaded(self, model: str) -> list[Json]:
+        return [one for one in self.replicas(model) if one["state"] == "loaded"]
 
     def file(self, worker: str, path: str) -> Path:
         return self.place.folder / worker / "models" / path
@@ -104,9 +109,9 @@ class Fleet:
 
 
 @contextmanager
-def fleet(folder: Path, workers: Sequence[str]) -> Iterator[Fleet]:
+def fleet(folder: Path, workers: Sequence[str], **environ: str) -> Iterator[Fleet]:
     with ranch(folder / "ranch") as place:
-        started = Fleet(place)
+        started = Fleet(place, **environ)
         for name in workers:
             started.start_worker(name)
         started.wait_for_workers()

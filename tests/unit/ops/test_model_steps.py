@@ -273,17 +273,27 @@ def test_what_was_started_by_the_worker_that_came_back_counts_as_its_own() -> No
     assert (step.state, step.reason) == (State.FAILED, "the worker on gpu-1 was restarted")
 
 
-def test_load_whose_files_are_copied_waits_for_its_loader_to_say_that_the_worker_is_gone() -> None:
+def test_load_whose_files_are_copied_waits_for_a_killed_worker_until_it_counts_as_offline() -> None:
     course = copying()
     for _ in range(5):
         course.hold()
-        step = course.pass_once(10, a_view(course.now + timedelta(seconds=10), silent_s=100))
+        step = course.pass_once(10, a_view(course.now + timedelta(seconds=10), silent_s=45))
     assert step.state is State.RUNNING
+    course.hold()
+    step = course.pass_once(1, a_view(course.now, silent_s=100))
+    assert (step.state, step.problem and step.problem.code) == (State.FAILED, "node_unreachable")
+
+
+def test_load_whose_files_are_copied_ends_when_its_loader_says_that_the_worker_is_gone() -> None:
+    course = copying()
+    course.hold()
     course.answer(Problem("node_unreachable", "gpu-1 answers neither over HTTP nor over the bus"))
-    assert course.pass_once(1, a_view(course.now, silent_s=100)).state is State.FAILED
+    assert course.pass_once(1, a_view(course.now, silent_s=45)).state is State.FAILED
 
 
-@pytest.mark.parametrize("facts", [{"drained": True}, {"leaving": True}, {"departed": True}])
+@pytest.mark.parametrize(
+    "facts", [{"drained": True}, {"leaving": True}, {"departed": True}, {"drained": True, "silent_s": 45}]
+)
 def test_load_whose_files_are_copied_leaves_a_node_that_says_it_goes(facts: dict[str, Any]) -> None:
     course = copying()
     step = course.pass_once(1, a_view(course.now, **facts))
