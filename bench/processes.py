@@ -14,8 +14,14 @@ from pathlib import Path
 import httpx
 import psutil
 from tests.support.plain_http import PLAIN
+from tests.support.processes import SHIPPED_GALLERY
 
 START_LIMIT_S = 60.0
+_QUIET = {
+    "REMUDA_LOG_LEVEL": "warning",
+    "REMUDA_BACKEND_GALLERIES": SHIPPED_GALLERY,
+    "REMUDA_MODEL_GALLERIES": "[]",
+}
 
 
 @dataclass(frozen=True)
@@ -32,12 +38,13 @@ class Started:
 def remuda(
     *arguments: str, env: Mapping[str, str] | None = None, module: str = "remuda"
 ) -> Iterator[Started]:
-    """`remuda ARGUMENTS`, or what stands for it, with a data folder that is gone when the block ends."""
+    """`remuda ARGUMENTS`, or what stands for it, with a data folder that is gone when the block ends. Nothing
+    leaves this machine: unless `env` names others, it has no galleries but the one that is shipped."""
     with tempfile.TemporaryDirectory(prefix="remuda-bench-") as folder:
         began = time.monotonic()
         process = subprocess.Popen(
             [sys.executable, "-m", module, *arguments, "--data-dir", folder],
-            env={**_environment(), "REMUDA_LOG_LEVEL": "warning", **(env or {})},
+            env={**_environment(), **_QUIET, **(env or {})},
             stdout=subprocess.DEVNULL,
             stderr=sys.stderr,
         )

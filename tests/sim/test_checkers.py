@@ -175,7 +175,7 @@ BREAKS = {
         first_seed=14,
     ),
     "a late registration keeps the next boot out": Break(
-        "remuda.fleet.admission.hears", any_boot_is_heard, "reports_go_forward", first_seed=82
+        "remuda.fleet.admission.hears", any_boot_is_heard, "reports_go_forward", first_seed=93
     ),
     "a removed node keeps its bus key": Break(
         "remuda.store.fleet.SqlFleetStore.remove", remove_without_revoking, "removed_keys_are_revoked"

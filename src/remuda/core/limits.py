@@ -9,6 +9,7 @@ LIVENESS_EVERY_S = 5.0  # How often a frontend proves to itself that it can hear
 LIVENESS_ROUND_TRIP_S = 2.0  # Patience with one such proof.
 HEARTBEATS_WAITING_MAX = 10_000  # Taken in, not yet written; beyond it senders have to retry.
 HEARTBEATS_PER_WRITE_MAX = 500
+HEARTBEATS_GATHER_S = 0.02  # After a group was written: a transaction costs as much as all else about one.
 HEARTBEAT_WRITE_S = 10.0  # A worker gives up on a heartbeat after this long, so later is never.
 DIAL_EVERY_S = 20.0  # How often a node that answered is called again.
 DIAL_RETRY_EVERY_S = 15.0

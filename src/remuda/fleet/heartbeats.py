@@ -1,8 +1,8 @@
 """Heartbeats: written in groups, and proof at intervals that this frontend can receive them: only such time
 counts as a node's silence. Logs each change of a node's status once.
 
-While one group is being written the next one gathers, so that a thousand nodes cost a few transactions, and
-each sender still hears only what is durable.
+While one group is being written, and for a moment after, the next one gathers, so that a thousand nodes cost
+a few transactions, and each sender still hears only what is durable. One that comes alone waits for nobody.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -86,6 +86,7 @@ class HeartbeatIntake:
                     except anyio.WouldBlock:
                         break
                 await self._write(group)
+                await anyio.sleep(limits.HEARTBEATS_GATHER_S)
 
     async def _write(self, group: list[_Waiting]) -> None:
         try:

@@ -6,6 +6,7 @@ from datetime import timedelta
 import anyio
 import pytest
 
+from remuda.core import limits
 from remuda.core.errors import Invalid, NotFound, RemudaError, StoreUnusable, Unauthorized, Unavailable
 from remuda.core.ids import BootId, FrontendId, NodeId
 from remuda.fleet.admission import Beat, HeartbeatOutcome
@@ -15,6 +16,7 @@ from remuda.fleet.identity import CallerIdentity
 from remuda.fleet.model import StoredReport
 from remuda.fleet.ports import Note, ReportSignal
 from tests.support.nodes import NOON, THRESHOLDS, beat, node
+from tests.support.virtual_loop import run_virtually
 
 pytestmark = pytest.mark.anyio
 
@@ -67,6 +69,29 @@ async def test_what_waits_together_is_written_together() -> None:
     store = Beats()
     assert await sent(store, GOOD, GOOD, GOOD) == ["written"] * 3
     assert store.groups == [[GOOD, GOOD, GOOD]]
+
+
+def test_what_comes_soon_after_a_group_is_gathered_and_what_comes_alone_waits_for_nobody() -> None:
+    gathered_s = limits.HEARTBEATS_GATHER_S
+
+    async def told() -> tuple[list[list[Beat]], float]:
+        store = Beats()
+        intake = HeartbeatIntake(store)  # type: ignore[arg-type]  # All that it uses of a FleetStore.
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(intake.run)
+            await intake.take(GOOD)
+            for _ in range(3):
+                tasks.start_soon(intake.take, GOOD)
+                await anyio.sleep(gathered_s / 4)
+            await anyio.sleep(2 * gathered_s)
+            began_s = anyio.current_time()
+            await intake.take(GOOD)
+            waited_s = anyio.current_time() - began_s
+            tasks.cancel_scope.cancel()
+        return store.groups, waited_s
+
+    groups, waited_s = run_virtually(told)
+    assert ([len(group) for group in groups], waited_s) == ([1, 3, 1], 0)
 
 
 async def test_an_unknown_node_is_told_so_and_no_other() -> None:
