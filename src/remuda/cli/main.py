@@ -17,7 +17,7 @@ from remuda.cli.argv import hide_secrets_from_argv
 from remuda.cli.commands import NoSuchCommand, Verbs, examples, settings_command
 from remuda.cli.exits import Exit, Interrupted, exit_of, report
 from remuda.core.errors import Problem, RemudaError
-from remuda.core.optional_imports import import_without_extras
+from remuda.core.optional_imports import without_extras
 from remuda.core.os_errors import is_full, os_reason
 
 _NEW_OBJECTS: Final = 300_000  # Before the first look for garbage: imports make many, and leave hardly any.
@@ -162,8 +162,8 @@ def up(ctx: click.Context, /, **flags: object) -> None:
     resolved = resolve_settings(UpSettings, flags)
     check_start(resolved.values)
     _say_starting("a frontend and a worker on this machine")
-    import_without_extras()
-    from remuda.cli.up import run_up  # A second of imports, which a refusal need not wait for.
+    with without_extras():
+        from remuda.cli.up import run_up  # A second of imports, which a refusal need not wait for.
 
     ctx.exit(run_up(resolved))
 
@@ -186,8 +186,8 @@ def frontend(ctx: click.Context, /, **flags: object) -> None:
     resolved = resolve_settings(FrontendSettings, flags)
     check_start(resolved.values)
     _say_starting("the frontend")
-    import_without_extras()
-    from remuda.cli.up import run_frontend
+    with without_extras():
+        from remuda.cli.up import run_frontend
 
     ctx.exit(run_frontend(resolved))
 
@@ -210,8 +210,8 @@ def worker(ctx: click.Context, /, **flags: object) -> None:
     frontend_url = required_frontend(resolved.values)
     required_token(resolved.values)
     _say_starting(f"the worker of {frontend_url}")
-    import_without_extras()
-    from remuda.cli.worker import run_worker_command  # Seconds of imports, which a refusal need not wait for.
+    with without_extras():  # Seconds of imports, which a refusal need not wait for.
+        from remuda.cli.worker import run_worker_command
 
     ctx.exit(run_worker_command(resolved))
 
@@ -242,8 +242,8 @@ def join(ctx: click.Context, /, url: str, service: bool, **flags: object) -> Non
     required_token(resolved.values)
     planned = service_unit.plan(resolved.values.data_dir.absolute()) if service else None
     click.echo(f"Starting a worker on this machine, to join {resolved.values.register_to} ...", err=True)
-    import_without_extras()
-    from remuda.cli.worker import run_join  # Seconds of imports, which a refusal need not wait for.
+    with without_extras():  # Seconds of imports, which a refusal need not wait for.
+        from remuda.cli.worker import run_join
 
     ctx.exit(run_join(resolved, planned))
 

@@ -322,8 +322,12 @@ class ClientResponse:
         if self.gone:
             raise ClientGone
         self._over = not more
+        line = self._line
+        if more and line is not None and not line.congested:
+            line.add(data)
+            return
         message = {"type": "http.response.body", "body": data, "more_body": more}
-        if self._line is None or not self._line.congested:
+        if line is None or not line.congested:
             await self._send(message)
             return
         with anyio.move_on_after(_STALL_S) as scope:

@@ -4,17 +4,18 @@ import subprocess
 import sys
 
 import pytest
+from pydantic import BaseModel
 
-from remuda.core.optional_imports import hidden
+from remuda.core.optional_imports import hidden, without_extras
 
 HEAVY = {"alembic", "grpc", "mako", "psycopg", "pydantic.v1.main", "pygments", "rich"}
 HEAVY |= {"sqlalchemy.dialects.postgresql"}
 OF_FRONTENDS = {"fastapi", "msgspec", "remuda.inference.requests", "sqlalchemy"}
 LOADED = """
 import sys
-from remuda.core.optional_imports import import_without_extras
-import_without_extras()
-import remuda.cli.{module}
+from remuda.core.optional_imports import without_extras
+with without_extras():
+    import remuda.cli.{module}
 print(*sorted({heavy} & set(sys.modules)))
 """
 
@@ -39,3 +40,17 @@ def test_what_is_imported_already_stays() -> None:
 
         assert sys.modules["json"] is json
     assert sys.modules["json"] is json
+
+
+def test_models_are_built_when_they_are_used() -> None:
+    with without_extras():
+
+        class Horse(BaseModel):
+            legs: int
+
+    class Rider(BaseModel):
+        legs: int
+
+    assert (Horse.__pydantic_complete__, Rider.__pydantic_complete__) == (False, True)
+    assert Horse.model_validate({"legs": "4"}).legs == 4
+    assert Horse.__pydantic_complete__

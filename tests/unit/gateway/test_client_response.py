@@ -38,6 +38,9 @@ class Line:
     def answer(self, status: int, headers: HeaderPairs, body: bytes) -> None:
         raise AssertionError("whole answers are not what is tested here")
 
+    def add(self, data: bytes) -> None:
+        self.congested = True
+
     def hang_up(self) -> None:
         self.hung_up = True
 
