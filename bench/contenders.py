@@ -3,6 +3,7 @@ everything written before has reached the disk."""
 
 import argparse
 import os
+import statistics
 import subprocess
 import tempfile
 import time
@@ -57,6 +58,22 @@ def _send(sender: Connection, work: Callable[..., Run], *arguments: object) -> N
 def rates(runs: dict[str, list[Run]], size_mb: float) -> dict[str, float]:
     """In MB/s, of the best round of each."""
     return {name: size_mb / min(run.seconds for run in turns) for name, turns in runs.items()}
+
+
+def in_turns(runs: dict[str, list[Run]], one: str, other: str) -> float:
+    """How fast one is of the other: the median over the rounds, in each of which both had like neighbours."""
+    rounds = zip(runs[one], runs[other], strict=True)
+    return statistics.median(rival.seconds / own.seconds for own, rival in rounds)
+
+
+def checksum(file: Path) -> Run:
+    """As people check what they have fetched, or are about to send; `sha256sum` takes three times as long."""
+    openssl = debian_program("openssl", "openssl")
+    return command([openssl, "dgst", "-sha256", "-out", os.devnull, str(file)])
+
+
+def after(first: Run, second: Run) -> Run:
+    return Run(first.seconds + second.seconds, max(first.memory_mb, second.memory_mb))
 
 
 def parser_of(description: str) -> argparse.ArgumentParser:

@@ -7,6 +7,7 @@ tell. It can be read while it arrives: the end of the file is reached only when 
 was promised, so that whatever was made of the bytes before can be thrown away.
 """
 
+import asyncio
 import ctypes
 import errno
 import fcntl
@@ -184,6 +185,45 @@ class GrowingFile:
         os.close(self._descriptor)
 
 
+class SideHash:
+    """A hash of what is written, computed by a thread of its own, so that a download takes as long as the
+    slower of the two. What is given must not change. Used by one thread at a time; `close` ends it."""
+
+    def __init__(self, algorithm: str) -> None:
+        self._hash = hashlib.new(algorithm)
+        self._given: SimpleQueue[bytes | memoryview | None] = SimpleQueue()
+        self._free = Semaphore(limits.CHUNKS_BEHIND_MAX)
+        self._thread: Thread | None = None
+
+    def update(self, data: bytes | memoryview) -> None:
+        """Waits while too much is waiting."""
+        if self._thread is None:
+            self._thread = Thread(target=self._compute, name="hash", daemon=True)
+            self._thread.start()
+        self._free.acquire()
+        self._given.put(data)
+
+    def hexdigest(self) -> str:
+        """Of all that was given."""
+        for _ in range(limits.CHUNKS_BEHIND_MAX):
+            self._free.acquire()
+        for _ in range(limits.CHUNKS_BEHIND_MAX):
+            self._free.release()
+        return self._hash.hexdigest()
+
+    def close(self) -> None:
+        if self._thread is not None:
+            self._given.put(None)
+            self._thread.join()
+            self._thread = None
+
+    def _compute(self) -> None:
+        while (data := self._given.get()) is not None:
+            self._hash.update(data)
+            del data  # Else it would stay until the next one comes.
+            self._free.release()
+
+
 class Partial:
     """Made by `claimed`. Its `size` and `digest` are of what was written or `reread`."""
 
@@ -194,7 +234,7 @@ class Partial:
         self._path = path
         self._expected = expected
         self._algorithm = algorithm
-        self._hash = hashlib.new(algorithm)
+        self._hash = SideHash(algorithm)
         self._writeback = Writeback(descriptor)
         self._growth = Growth()
 
@@ -218,7 +258,7 @@ class Partial:
 
     def reread(self) -> None:
         """Take over what an earlier life left behind. Can be cancelled."""
-        self._hash = hashlib.new(self._algorithm)
+        self._hash_anew()
         self.size = 0
         os.lseek(self._descriptor, 0, os.SEEK_SET)
         while chunk := os.read(self._descriptor, limits.COPY_BYTES):
@@ -244,10 +284,14 @@ class Partial:
         """Forget everything."""
         os.ftruncate(self._descriptor, 0)
         os.lseek(self._descriptor, 0, os.SEEK_SET)
-        self._hash = hashlib.new(self._algorithm)
+        self._hash_anew()
         self.size = 0
         self._writeback = Writeback(self._descriptor)
         self._growth.restarted()
+
+    def _hash_anew(self) -> None:
+        self._hash.close()
+        self._hash = SideHash(self._algorithm)
 
     def opened(self) -> GrowingFile:
         """To be read while it grows. FileNotFoundError when it has become a blob."""
@@ -275,6 +319,7 @@ class Partial:
     def close(self) -> None:
         """Let go of the lock and keep the file. Closing twice does nothing."""
         self._growth.ended()
+        self._hash.close()
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
@@ -290,21 +335,27 @@ class Appendable(Protocol):
 
 
 class Appender:
-    """Opened by `appending`. `size` is the partial's once all that was given is written."""
+    """Opened by `appending`, in an event loop. `size` is the partial's once all that was given is written."""
 
     def __init__(self, partial: Appendable) -> None:
         self.size = partial.size
         self._partial = partial
         self._given: SimpleQueue[bytes | None] = SimpleQueue()
         self._free = Semaphore(limits.CHUNKS_BEHIND_MAX)
+        self._loop = asyncio.get_running_loop()
+        # For room: told by the thread that writes, for to wait in another one takes longer than most writes.
+        self._waiting: asyncio.Event | None = None
         self._failure: RemudaError | None = None
         self._thread = Thread(target=self._write, name="append", daemon=True)
         self._thread.start()
 
     async def give(self, data: bytes) -> None:
         """Waits while too much is waiting. Raises what an earlier write failed with."""
-        if not self._free.acquire(blocking=False):
-            await run_sync(self._free.acquire)
+        while not self._free.acquire(blocking=False):
+            room = self._waiting = asyncio.Event()
+            if self._free.acquire(blocking=False):  # Made just before it would have been told.
+                break
+            await room.wait()
         self.check()
         self.size += len(data)
         self._given.put(data)
@@ -325,7 +376,10 @@ class Appender:
                     self._partial.append(data)
                 except RemudaError as failure:
                     self._failure = failure
+            del data
             self._free.release()
+            if (waiting := self._waiting) is not None:
+                self._loop.call_soon_threadsafe(waiting.set)
 
 
 @asynccontextmanager

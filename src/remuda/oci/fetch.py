@@ -306,7 +306,7 @@ class _Download:
             await self._complete()
         except ContentRefused as refused:
             return refused
-        if self._as_promised():
+        if await run_sync(self._as_promised):  # The last bytes may still be hashed.
             return None
         return ContentRefused(
             f"{self.wanted.name} arrived with digest {self.partial.digest} and {self.partial.size} bytes; "
