@@ -231,6 +231,8 @@ def import_models(options: ClientOptions, sources: tuple[str, ...]) -> None:
     FILE.imported, and the model is changed with `remuda models edit` from then on. Such a model can also be
     given by its name. All files are checked before the first is imported.
     """
+    from remuda.cli.model_files import of_file
+
     texts = sorted((one for source in sources for one in _sources(source)), key=_is_alias)
     added: list[tuple[str, ApiAnswer]] = []
     failed: list[tuple[str, RemudaError]] = []
@@ -240,7 +242,7 @@ def import_models(options: ClientOptions, sources: tuple[str, ...]) -> None:
                 added.append((source, _import(client, source, text)))
             except RemudaError as error:
                 if len(texts) == 1:
-                    raise
+                    raise of_file(error, source) from None
                 failed.append((source, error))
     _report_imports(options, added, failed)
     if failed:

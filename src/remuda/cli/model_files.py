@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from remuda.cli.invocation import ClientOptions
 from remuda.cli.options import data_folder
 from remuda.cli.target import checked_url
-from remuda.core.errors import Invalid
+from remuda.core.errors import Invalid, RemudaError
 from remuda.core.os_errors import os_reason
 from remuda.host.folder import read_json
 from remuda.models.editing import changes_of, edit
@@ -90,6 +90,14 @@ def yaml_text(file: Path) -> str:
         raise Invalid(f"{file} is {'empty' if not size else 'too large for a YAML file'}", hint=_NAME_ONE)
     read_model(text, where=str(file))
     return text
+
+
+def of_file(error: RemudaError, file: str) -> RemudaError:
+    """What a frontend has said of a line of its text, with the file's name, as it is said of what is found
+    here."""
+    if isinstance(error, Invalid) and error.message.startswith("line "):
+        return Invalid(f"{file}, {error.message}", hint=error.hint, param=error.param)
+    return error
 
 
 def yaml_files(folder: Path) -> list[Path]:

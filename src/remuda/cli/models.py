@@ -229,7 +229,7 @@ def add_model(
         _install_from_here(options, place, install_fields, elsewhere=models is None)
     with connect(options, _ADD_S) as client:
         model = local_model(place, name, context, models)
-        answer = _added(client, model, name, only_new=is_gguf(place) and not replace)
+        answer = _added(client, model, place, name, only_new=is_gguf(place) and not replace)
     if model.note:
         click.echo(one_line(f"note: {model.note}"), err=True)
     if options.as_json:
@@ -259,7 +259,9 @@ def _install_from_here(
     install_and_report(options, {"model": source, **install_fields}, wait=True)
 
 
-def _added(client: "AdminClient", model: "LocalModel", name: str | None, *, only_new: bool) -> "ApiAnswer":
+def _added(
+    client: "AdminClient", model: "LocalModel", file: Path, name: str | None, *, only_new: bool
+) -> "ApiAnswer":
     """What is refused leaves nothing in the folder of models."""
     body: dict[str, str | bool] = {"config": model.text, **({"only_new": True} if only_new else {})}
     try:
@@ -267,7 +269,11 @@ def _added(client: "AdminClient", model: "LocalModel", name: str | None, *, only
     except FrontendUnreachable:  # It may have been added before the connection broke.
         raise
     except RemudaError as error:
+        from remuda.cli.model_files import is_gguf, of_file
+
         model.take_back()
+        if name is None and not is_gguf(file):
+            raise of_file(error, str(file)) from None
         if name is None or not isinstance(error, Invalid):
             raise
         raise Invalid(_NAME_LINE.sub("--name:", error.message), hint=error.hint) from None

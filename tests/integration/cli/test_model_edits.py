@@ -234,6 +234,16 @@ def test_keys_follow_a_renamed_model_at_once(frontend: LiveFrontend, model: str)
 # Exported and imported.
 
 
+def test_what_the_frontend_finds_in_a_file_is_said_with_the_files_name(
+    frontend: LiveFrontend, tmp_path: Path
+) -> None:
+    file = tmp_path / "evil.yaml"
+    file.write_text("backend: echo\nname: a/../b\n")
+    for command in ("add", "import"):
+        refused = frontend.remuda("models", command, str(file))
+        assert f"{file}, line 2: name: 'a/../b' cannot be the name of a file" in refused.stderr
+
+
 def test_a_dash_for_the_folder_means_standard_output(
     frontend: LiveFrontend, model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -241,7 +251,7 @@ def test_a_dash_for_the_folder_means_standard_output(
     done = frontend.remuda("models", "export", model, "-o", "-")
     assert (done.exit_code, done.stdout) == (0, text_of(frontend, model))
     several = frontend.remuda("models", "export", "-o", "-")
-    assert several.exit_code == Exit.USAGE
+    assert several.exit_code == Exit.MISUSED
     assert "standard output takes one model" in several.stderr
     assert not (tmp_path / "-").exists()
 
