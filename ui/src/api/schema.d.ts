@@ -247,6 +247,7 @@ export interface components {
             warnings?: string[];
             no_node?: boolean;
             reloads?: boolean;
+            operation?: components["schemas"]["OpView"] | null;
         };
         ModelDetails: {
             format?: string;
@@ -297,6 +298,7 @@ export interface components {
             problem?: string;
             problem_details?: string[];
             failed_at?: string | null;
+            fetching?: string;
             source?: string;
             quantisation?: string;
             storage?: string;

@@ -14,6 +14,7 @@ export function standing(model: Model, replicas: readonly Replica[], broken = fa
   if (states.has('loaded')) return { word: 'loaded', tone: 'ok' };
   if (states.has('loading') || states.has('staging')) return { word: 'loading', tone: 'busy' };
   if (states.has('unloading')) return { word: 'unloading', tone: 'idle' };
+  if (model.fetching) return { word: 'installing', tone: 'busy' };
   if (model.problem) return { word: 'cannot load', tone: 'bad' };
   return { word: 'not loaded', tone: 'idle' };
 }
