@@ -3,6 +3,7 @@ Most looks of a simulated fleet find nothing new, and the statements cost more t
 
 import re
 import sqlite3
+from collections import Counter
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -60,11 +61,11 @@ class Answers:
         self._now = now
         self._writes = -1
         self._known: dict[Hashable, _Known] = {}
+        self._written: Counter[str] = Counter()  # How often, by table.
+        self._forgot = 0  # How often all was.
 
     def of(self, work: Transaction[T], ask: Callable[[], T]) -> T:
-        if self._writes != self._connection.total_changes:  # Written behind our back.
-            self._writes = self._connection.total_changes
-            self._known.clear()
+        self._notice_others()
         question = _question(work)
         known = self._known.get(question)
         if known is None:
@@ -73,16 +74,32 @@ class Answers:
 
     def written(self, write: Callable[[], T]) -> T:
         """What was read of other tables stays known."""
-        behind = self._writes != self._connection.total_changes
+        self._notice_others()
         try:
             answer, named = self._statements.of(write)
         except BaseException:
-            self._known.clear()
+            self._forget_all()
             raise
-        if not behind and self._writes != self._connection.total_changes:
+        if self._writes != self._connection.total_changes:
             self._writes = self._connection.total_changes
+            self._written.update(named)
             self._known = {asked: one for asked, one in self._known.items() if not one.read & named}
         return answer
+
+    def state_of(self, *tables: str) -> Hashable:
+        """The same for as long as nobody has written to one of these."""
+        self._notice_others()
+        return self._forgot, *(self._written[table] for table in tables)
+
+    def _notice_others(self) -> None:
+        """Who wrote behind our back."""
+        if self._writes != self._connection.total_changes:
+            self._writes = self._connection.total_changes
+            self._forget_all()
+
+    def _forget_all(self) -> None:
+        self._forgot += 1
+        self._known.clear()
 
     def _as_of_now(self, answer: object) -> object:
         """Two kinds of answers tell the time."""

@@ -31,6 +31,7 @@ from remuda.ops.broadcast import FrontendSubject
 from remuda.ops.ports import BusPort
 from remuda.router.table import Configured, Route, RoutedModel, RouteId, Table, build
 from remuda.scheduler.catalogue import Catalogued, ModelCatalogue, names_file
+from remuda.scheduler.facts import ReportPaths
 from remuda.scheduler.model import Replica, Replicas, ReplicaState
 from remuda.wire import subjects
 from remuda.wire.broadcasts import ChangeMessage
@@ -212,6 +213,7 @@ class TableKeeper:
         self._views = ObservedNodes()
         self._fleet: tuple[int, float, Mapping[NodeId, ObservedNode]] | None = None
         self._fleet_news = 0  # How often nodes were said to have changed.
+        self._paths = ReportPaths()
         self._reading = anyio.Lock()
         self._begun = 0  # Looks so far, and the last of them that came to an end.
         self._done = 0
@@ -301,7 +303,7 @@ class TableKeeper:
         nodes = await self._read_fleet(rows)
         models = {name: _configured(model) for name, model in self._sources.catalogue.models.items()}
         # In a thread: with thousands of replicas it takes longer than any stream should wait for its turn.
-        table = self._extended(await run_sync(build, rows, nodes, models, self._sources.tokens))
+        table = self._extended(await run_sync(build, rows, nodes, models, self._sources.tokens, self._paths))
         if table != self._table:
             self._table = table
             self._tables.replace(table)

@@ -6,7 +6,7 @@ labels that the model asks for, and does not report that its process is gone.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from types import MappingProxyType
@@ -20,6 +20,7 @@ from remuda.fleet.model import labels_match
 from remuda.fleet.verdicts import ObservedNode, takes_requests
 from remuda.inference.model import ReplicaEndpoint
 from remuda.models.config import ModelConfig
+from remuda.scheduler.facts import ReportPaths
 from remuda.scheduler.model import (
     HTTP,
     Replica,
@@ -101,15 +102,17 @@ def build(
     nodes: Mapping[NodeId, ObservedNode],
     models: Mapping[str, Configured],
     tokens: NodeTokens,
+    paths: ReportPaths | None = None,
 ) -> Table:
-    """`models` by each name that requests may use; `tokens` open replicas and their workers' doors."""
+    """`models` by each name that requests may use; `tokens` open replicas and their workers' doors; `paths`
+    remembers what nodes have reported from one table to the next."""
     configs = {(model.config.id, model.config.revision): model.config for model in models.values()}
     routes = defaultdict[str, list[Route]](list)
     for row in replicas.rows:
         view, config = nodes.get(row.node), configs.get((row.key.model, row.revision))
         if view is not None and config is not None and _routable(row, view, config.selector):
             routes[row.key.model].append(_route(row, view, tokens))
-    files = _told_files(nodes.values())
+    files = (paths or ReportPaths()).of_all(nodes.values())
     entries = {name: _entry(model, routes[model.config.id], files) for name, model in models.items()}
     for name, entry in entries.items():
         if alias := entry.config.alias:  # A second name is listed if what it stands for is.
@@ -121,13 +124,6 @@ def build(
 def _entry(model: Configured, routes: list[Route], files: Collection[str]) -> RoutedModel:
     listed = model.present or bool(routes) or model.config.file in files
     return RoutedModel(model.config, tuple(routes), listed, model.created, model.context)
-
-
-def _told_files(nodes: Iterable[ObservedNode]) -> Collection[str]:
-    """All files of models that nodes have reported, and the folders they are in."""
-    files = {file.path for view in nodes if view.report is not None for file in view.report.model_files}
-    folders = {path[:place] for path in files for place, char in enumerate(path) if char == "/"}
-    return files | folders
 
 
 def _route(row: Replica, view: ObservedNode, tokens: NodeTokens) -> Route:

@@ -49,6 +49,11 @@ class ReportPaths:
         known = self._of(view, view.report)
         return parts <= known.files or file in known.folders
 
+    def of_all(self, views: Iterable[ObservedNode]) -> AbstractSet[str]:
+        """All files, and the folders they are in."""
+        known = [self._of(view, view.report) for view in views if view.report is not None]
+        return set[str]().union(*(one.files for one in known), *(one.folders for one in known))
+
     def _of(self, view: ObservedNode, report: Report) -> _Paths:
         node = view.standing.node.id
         known = self._known.get(node)

@@ -35,6 +35,7 @@ class Roster:
         self._world = world
         self._entries: dict[NodeId, _Entry] = {}
         self._beats = 0
+        self._told: Sequence[Standing] = ()  # Until one of them changes.
         self._lost_s: dict[NodeId, float] = {}
         self._dice = world.dice.fork("roster")
 
@@ -44,6 +45,7 @@ class Roster:
             if not self._hears:
                 continue  # Nobody's silence grows.
             self._beats += 1
+            self._told = ()
             for worker in list(self._world.workers.values()):
                 if worker.connected and not self._dice.chance(self._world.weather.lost):
                     self._beat(worker)
@@ -81,6 +83,7 @@ class Roster:
         )
         node = replace(node, boot_id=boot, report=None, last_heartbeat=now, registered_at=now)
         self._entries[worker.node] = _Entry(node, self._beats)
+        self._told = ()
 
     def report(self, node: NodeId, report: Report) -> bool:
         """Whether it could be heard. A late one changes nothing."""
@@ -92,21 +95,28 @@ class Roster:
             return True
         if known.report is None or known.report.sequence < report.sequence:
             now = self._world.store_clock.now()
-            entry.node = replace(known, report=stored(report), last_heartbeat=now)
             entry.heard_at_beat = self._beats
+            self._now(entry, report=stored(report), last_heartbeat=now)
             self._dice.pick(self._world.up).wake()
         return True
 
     def drain(self, node: NodeId, *, drained: bool) -> None:
-        entry = self._entries[node]
-        entry.node = replace(entry.node, drained=drained)
+        self._now(self._entries[node], drained=drained)
 
     def remove(self, node: NodeId) -> None:
         del self._entries[node]
+        self._told = ()
         self._world.tables.remove_node(node)
 
     def standings(self) -> Sequence[Standing]:
-        return [self._standing(entry) for entry in self._entries.values()]
+        if not self._told:
+            self._told = [self._standing(entry) for entry in self._entries.values()]
+        return self._told
+
+    def _now(self, entry: _Entry, **changes: object) -> None:
+        """What is known of a node is different from now on."""
+        entry.node = replace(entry.node, **changes)  # type: ignore[arg-type]  # Fields of Node.
+        self._told = ()
 
     def lost_s(self, node: NodeId) -> float:
         """When it was last away for so long that no roll-out waits for it to go first."""
@@ -122,7 +132,7 @@ class Roster:
         if entry is None:
             return
         entry.heard_at_beat = self._beats
-        entry.node = replace(entry.node, last_heartbeat=self._world.store_clock.now())
+        self._now(entry, last_heartbeat=self._world.store_clock.now())
         worker.say_what_is_unheard()
 
     def _reachability(self, entry: _Entry) -> Reachability:

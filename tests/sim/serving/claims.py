@@ -3,7 +3,7 @@ the code that is watched. What must hold of requests is in `routing`."""
 
 import json
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Hashable, Iterable
 
 from remuda.core.ids import NodeId, ReplicaKey
 from remuda.models.reading import read_model
@@ -14,11 +14,13 @@ from tests.sim.ops.claims import Claims
 from tests.sim.ops.workers import InHand, SimulatedWorker
 from tests.sim.serving.facts import ADMIN, Fact, Wanted
 from tests.sim.serving.routing import Routing
+from tests.sim.serving.shortfalls import Shortfalls
 from tests.sim.serving.workers import Process, ServingWorker
 from tests.sim.serving.world import ServingWorld
 from tests.support.clocks import elapsed_s
 from tests.support.op_tables import ReplicaRow, UnloadRow
 
+_WATCHED = ("models", "model_scheduling", "operations", "replicas")
 _ON_ITS_WAY = (ReplicaState.STAGING, ReplicaState.LOADING)
 _PLACED_S = 5.0  # From looking at the fleet to having written where a replica goes.
 _USE_NOTED_S = 20.0  # From a request until the store knows that its replica was used,
@@ -36,15 +38,25 @@ class ServingClaims(Claims):
         self.rows: dict[ReplicaKey, ReplicaRow] = {}
         self.models: dict[str, Fact[Wanted | None]] = {name: Fact(None) for name in world.sizes}
         self.requests = Routing(world, self.models)
+        self.shortfalls = Shortfalls(world)
+        self.failures: Counter[str] = Counter()  # Of loads, by model, that the weather is to blame for.
         self.unloaded: set[OpId] = set()  # Loads whose replicas somebody wanted gone, and was told so.
         self._texts: dict[str, str] = {}
         self._declared: dict[str, str] = {}
         self._scaled: set[str] = set()  # Models whose replicas were ever declared.
         self._unloads_seen = 0
+        self._state: Hashable = None  # Of what was looked at last.
 
     # After a transaction.
 
     def after_write(self) -> None:
+        """Most of what is written concerns no replica."""
+        state = self._world.tables.answers.state_of(*_WATCHED)
+        if state != self._state:
+            self._state = state
+            self._look()
+
+    def _look(self) -> None:
         self._note_models()
         self._look_at_unloads()
         rows = {row.key: row for row in self._world.tables.replicas()}
@@ -243,6 +255,7 @@ class ServingClaims(Claims):
 
     def look_at_everything(self) -> None:
         self.requests.look_at_all()
+        self.shortfalls.look()
 
     # Of backends others have made sure.
 

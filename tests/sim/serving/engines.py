@@ -48,12 +48,16 @@ class SimulatedEngine:
     async def _read_model(self, process: Process, endpoint: ReplicaEndpoint) -> None:
         slow = self._world.weather.work_fails and self._dice.chance(0.05)
         if slow:
-            self._world.trace.fault("slow_load", process)
+            self._fails("slow_load", process)
         if not await _lasts(process, _SLOW_S if slow else self._dice.between(0.5, 15.0)):
             raise BackendFailed(f"{endpoint.address} ended while it was loading")
         if self._dice.chance(self._world.weather.work_fails):
-            self._world.trace.fault("load_failed", process)
+            self._fails("load_failed", process)
             raise BackendFailed("unknown model architecture")
+
+    def _fails(self, fault: str, process: Process) -> None:
+        self._world.trace.fault(fault, process)
+        self._world.serving_claims.failures[process.key.model] += 1
 
     async def healthy(self, endpoint: ReplicaEndpoint) -> bool | None:
         await anyio.sleep(_PROBE_S)

@@ -14,6 +14,7 @@ _KEPT = 5000
 class RememberedNodes:
     def __init__(self) -> None:
         self._views: dict[tuple[int, int], tuple[Standing, BackendInventory | None, ObservedNode]] = {}
+        self._latest: tuple[object, object, Mapping[NodeId, ObservedNode]] | None = None
         self._read = ObservedNodes()
         self._conclude = ObservedNodes.of
 
@@ -21,8 +22,11 @@ class RememberedNodes:
         self, standings: Iterable[Standing], inventories: Iterable[BackendInventory]
     ) -> Mapping[NodeId, ObservedNode]:
         """In place of that of ObservedNodes."""
-        listed = {inventory.node: inventory for inventory in inventories}
-        return {one.node.id: self._view(one, listed.get(one.node.id)) for one in standings}
+        if self._latest is None or self._latest[0] is not standings or self._latest[1] is not inventories:
+            listed = {inventory.node: inventory for inventory in inventories}
+            views = {one.node.id: self._view(one, listed.get(one.node.id)) for one in standings}
+            self._latest = (standings, inventories, views)
+        return self._latest[2]
 
     def _view(self, standing: Standing, inventory: BackendInventory | None) -> ObservedNode:
         key = (id(standing), id(inventory))

@@ -2,7 +2,6 @@
 heartbeat, and what admins say of them counts at once."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from remuda.core.ids import BootId, NodeId
 from remuda.fleet.health import Reachability
@@ -41,10 +40,11 @@ class ServingRoster(Roster):
         if entry is None or worker.life is None or not isinstance(worker, ServingWorker):
             return
         super()._beat(worker)
-        self._note_figures(worker)
+        told: dict[str, object] = {"resources": worker.resources}
         if worker.reports and entry.node.boot_id == worker.life.boot:
             worker.life.reports += 1
-            entry.node = replace(entry.node, report=worker.stored_report())
+            told["report"] = worker.stored_report()
+        self._now(entry, **told)
 
     def _note_lost(self) -> None:
         super()._note_lost()
@@ -55,7 +55,7 @@ class ServingRoster(Roster):
     def _note_figures(self, worker: SimulatedWorker) -> None:
         entry = self._entries.get(worker.node)
         if entry is not None and isinstance(worker, ServingWorker):
-            entry.node = replace(entry.node, resources=worker.resources)
+            self._now(entry, resources=worker.resources)
 
     # What admins say.
 
@@ -66,16 +66,15 @@ class ServingRoster(Roster):
 
     def label(self, worker: ServingWorker, labels: Mapping[str, str]) -> None:
         if self.knows(worker.node):
-            entry = self._entries[worker.node]
             admins = {key: Label(value, LabelSource.ADMIN) for key, value in labels.items()}
-            entry.node = replace(entry.node, labels=admins)
+            self._now(self._entries[worker.node], labels=admins)
             worker.on_terms(labels=labels)
 
     def set_budget(self, worker: ServingWorker, share: float | None) -> None:
         if self.knows(worker.node):
-            entry, whole = self._entries[worker.node], worker.memory.vram_bytes
+            whole = worker.memory.vram_bytes
             budget = None if share is None else f"{share:.0%}"
-            entry.node = replace(entry.node, vram_budget_override=budget)
+            self._now(self._entries[worker.node], vram_budget_override=budget)
             worker.on_terms(vram_bytes=whole if share is None else int(whole * share))
 
     def send_away(self, worker: ServingWorker) -> None:

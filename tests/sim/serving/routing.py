@@ -30,6 +30,7 @@ class Routing:
         self.turns = Turns(world)
         self.answers: Counter[str] = Counter()
         self.used: dict[ReplicaKey, list[tuple[ServingFrontend, float]]] = defaultdict(list)
+        self._refused: set[str] = set()  # Models, since that was asked last.
         self._ready: dict[tuple[str, str], str] = {}  # Where a model was last ready, in which life.
 
     def look_at_all(self) -> None:
@@ -42,8 +43,13 @@ class Routing:
 
     def refused(self, host: "ServingFrontend", model: str, error: RemudaError) -> None:
         self._world.trace.event("refused", host.id, model, error.message)
+        self._refused.add(model)
         if not error.message:
             self._world.violated("refusals_have_a_reason", host.id, model, type(error))
+
+    def take_refused(self) -> set[str]:
+        taken, self._refused = self._refused, set()
+        return taken
 
     def ready(self, process: "Process", model: str) -> None:
         self._world.trace.event("ready", process, model)

@@ -102,28 +102,15 @@ class Size:
 
 
 SMALL: Final = Size()
+_EVERYTHING: Final = Size(groups=True, scaled=True, links=True, floods=True, measured=(0.6, 0.8, 1.0, 1.0))
 # As much as possible in little time: what is broken on purpose is to be noticed within a few dozen seeds.
-DENSE: Final = Size(
-    machines=(3, 6),
-    models=(4, 6),
-    storm_s=240.0,
-    groups=True,
-    scaled=True,
-    links=True,
-    floods=True,
-    peers=0.4,
-    measured=(0.6, 0.8, 1.0, 1.0),
-)
-AN_HOUR: Final = Size(
+DENSE: Final = replace(_EVERYTHING, machines=(3, 6), models=(4, 6), storm_s=240.0, peers=0.4)
+AN_HOUR: Final = replace(
+    _EVERYTHING,
     machines=(20, 20),
     models=(12, 20),
     storm_s=3600.0,
-    groups=True,
-    scaled=True,
-    links=True,
-    floods=True,
     lost=0.05,
-    measured=(0.6, 0.8, 1.0, 1.0),
     pace=THINNED,
     rests=Rests(look_s=12.0, after_s=4.0),
 )

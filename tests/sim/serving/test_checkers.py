@@ -25,15 +25,19 @@ from remuda.scheduler.loader import _Load
 from remuda.scheduler.measured_memory import MemoryBook, MemoryKey
 from remuda.scheduler.model import Need, NodeOffer, Replica, Replicas, ReplicaState, StoredModel
 from remuda.scheduler.replica_goals import AddReplica, Goals
+from remuda.scheduler.replica_placer import ReplicaPlacer
 from remuda.scheduler.worker_calls import AnswerMemory, AnswerVerdict, Lists
 from remuda.store import ops_attempts
 from remuda.store.ops_attempts import RequestHolder
-from tests.sim.serving.simulation import run_dense, run_seed
+from tests.sim.serving.shortfalls import Shortfall, after
+from tests.sim.serving.simulation import run_dense, run_hour, run_seed
+from tests.sim.serving.sizes import DENSE
 from tests.sim.simulation import Outcome
 
 SEEDS_MOST = 30  # Each begins with a seed that notices, and many others do, too.
 _routable, _build, _offered = table._routable, table.build, placement._out_of_the_question
 _measured, _join, _for_load = MemoryBook.of, FairLine.join, replica_goals._for_load
+_begin = ReplicaPlacer.begin
 _refresh, _read, _commit = ModelCatalogue.refresh, ModelCatalogue._read, ops_attempts.commit
 
 
@@ -50,13 +54,13 @@ def routed_though_drained(row: Replica, view: ObservedNode, selector: Mapping[st
     return _routable(row, replace(view, standing=replace(view.standing, node=undrained)), selector)
 
 
-def built_of_any_revision(replicas: Replicas, nodes: object, models: Mapping[str, Any], token: str) -> Table:
+def built_of_any_revision(replicas: Replicas, nodes: object, models: Mapping[str, Any], *more: Any) -> Table:
     rows = (
         replace(row, revision=models[row.key.model].config.revision)
         for row in replicas.rows
         if row.key.model in models
     )
-    return _build(replace(replicas, rows=tuple(rows)), nodes, models, token)  # type: ignore[arg-type]
+    return _build(replace(replicas, rows=tuple(rows)), nodes, models, *more)  # type: ignore[arg-type]
 
 
 async def read_once(catalogue: ModelCatalogue) -> None:
@@ -104,6 +108,17 @@ def wait_on(
     lists: Lists, key: ReplicaKey, backend: str, memory: AnswerMemory
 ) -> tuple[AnswerVerdict, AnswerMemory]:
     return AnswerVerdict.WAIT, memory
+
+
+async def refused_if_the_second(placer: ReplicaPlacer, model: Any, *given: Any, **named: Any) -> Any:
+    if model.config.id == "m1":
+        raise NoCapacity("it is not liked")
+    return await _begin(placer, model, *given, **named)
+
+
+def run_longer(seed: int) -> Outcome:
+    """For long enough to tell what is late from what never comes."""
+    return replace(run_seed(seed, replace(DENSE, storm_s=1800.0)), story="longer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,6 +250,18 @@ BREAKS = {
     "nothing restores a minimum": Break(
         {"remuda.scheduler.replica_keeper.goals": lambda *_: Goals((), (), {})}, "the_least_is_restored"
     ),
+    "a minimum is not restored while the storm lasts": Break(
+        {"remuda.scheduler.replica_keeper.goals": lambda *_: Goals((), (), {})},
+        "minimums_are_restored",
+        first_seed=1,
+        live=run_hour,
+    ),
+    "one model finds no place": Break(
+        {"remuda.scheduler.replica_placer.ReplicaPlacer.begin": refused_if_the_second},
+        "no_model_starves",
+        first_seed=1,
+        live=run_longer,
+    ),
     "minimums and pins are evicted": Break(
         {"remuda.scheduler.offers.staying": lambda *_: frozenset()},
         "the_least_stays",
@@ -281,3 +308,15 @@ def test_a_broken_decision_is_noticed(name: str, monkeypatch: pytest.MonkeyPatch
     seeds = range(broken.first_seed, broken.first_seed + SEEDS_MOST)
     failures = (str(broken.live(seed).failure) for seed in seeds)
     assert any(failure.startswith(broken.noticed_by) for failure in failures)
+
+
+def test_seconds_of_what_is_missing_begin_anew_with_another_wish_or_where_it_could_be() -> None:
+    here, there = frozenset({"here"}), frozenset({"there"})
+    first = after(None, "one", here | there, 10.0)
+    assert first is not None
+    assert first.seconds == 0.0
+    second = after(first, "one", here, 10.0)
+    assert second == Shortfall("one", here, 10.0)
+    assert after(second, "one", there, 10.0) == Shortfall("one", there)
+    assert after(second, "two", here, 10.0) == Shortfall("two", here)
+    assert after(second, "one", frozenset(), 10.0) is None
