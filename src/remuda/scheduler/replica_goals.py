@@ -236,6 +236,17 @@ def may_be_spared(replica: Replica, config: ModelConfig | None, rows: Sequence[R
     return spare(config.id, config, rows) > 0
 
 
+def may_be_replaced(config: ModelConfig, rows: Sequence[Replica]) -> bool:
+    """Whether one that was lost is loaded again at once, beside these. Not above what is declared; and where
+    each node is to have one, the goal knows which lacks it. One that goes, or is of an older configuration,
+    serves soon no more."""
+    if config.everywhere or not config.max_replicas:
+        return not config.everywhere
+    revision = config.revision
+    ours = [row for row in rows if (row.key.model, row.revision) == (config.id, revision)]
+    return sum(row.state is not ReplicaState.UNLOADING for row in ours) < config.max_replicas
+
+
 def _stands_for(row: Replica, replica: Replica) -> bool:
     """On the same node, of the same model and configuration."""
     same = (row.key.model, row.node, row.revision) == (replica.key.model, replica.node, replica.revision)

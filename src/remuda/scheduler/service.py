@@ -40,6 +40,7 @@ from remuda.scheduler.ports import (
     ReplicaStore,
     RoutingTable,
 )
+from remuda.scheduler.replica_goals import may_be_replaced
 from remuda.scheduler.unloader import UnloadRequests
 from remuda.wire.nodes import RunningReplica
 
@@ -239,6 +240,12 @@ class Models:
             if begun is not None:
                 return await self._operations.view(begun.op)
         raise Conflict(f"{name} could not be placed: others place replicas all the time", hint="try again")
+
+    async def load_again(self, name: str, by: str) -> None:
+        """In place of a replica that was lost, if its model is to have as many."""
+        model = await self.get(name)
+        if may_be_replaced(model.config, (await self._replicas.replicas()).rows):
+            await self.load(name, by)
 
     async def _without_another(self, model: str, refused: Unplaceable) -> AlreadyLoaded:
         up = {one.node.id: one.node.name for one in await self._standings() if is_up(one)}

@@ -30,8 +30,9 @@ BY: Final = "remuda"
 
 
 class ModelLoads(Protocol):
-    async def load(self, name: str, by: str) -> object:
-        """Begin to load one more replica of it. RemudaError when that cannot be done now."""
+    async def load_again(self, name: str, by: str) -> object:
+        """Begin to load another in place of one that was lost, unless its model has as many as it may.
+        RemudaError when that cannot be done now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +216,7 @@ class DriftRepair:
         """The worker has restarted the process, but a model is loaded only by a frontend. If there is no
         place for it now, the next request looks for one."""
         try:
-            await self._models.load(key.model, BY)
+            await self._models.load_again(key.model, BY)
         except RemudaError as error:
             log.warning("replica_not_reloaded", replica=str(key), reason=error.message)
 

@@ -265,6 +265,15 @@ async def test_load_begins_one_more_replica(served: Served) -> None:
     assert (view.operation.kind, target_of(view.steps[0]).key.index) == (Kind.LOAD, 1)
 
 
+async def test_a_lost_replica_is_loaded_again_unless_its_model_has_as_many_as_it_may(served: Served) -> None:
+    await served.configure(a_model("qwen", "max_replicas: 2\n"))
+    await served.loaded()
+    await served.service.load_again("qwen", "remuda")
+    assert len(await served.rows()) == 2
+    await served.service.load_again("qwen", "remuda")
+    assert len(await served.rows()) == 2
+
+
 async def test_load_that_is_under_way_is_joined(served: Served) -> None:
     first = await served.load()
     assert (await served.load("eve")).operation.id == first.operation.id

@@ -22,6 +22,7 @@ from remuda.scheduler.replica_goals import (
     cools_down,
     counting,
     goals,
+    may_be_replaced,
     may_be_spared,
     spare,
     still_wanted,
@@ -268,3 +269,21 @@ def test_one_more_is_added_where_one_replica_is_long_too_busy_for_its_prompts() 
     assert look(config(max_replicas=3), *two, hot=1).add == (), "that was before the last was added"
     coming = (two[0], a_row("qwen", 1, on="gpu-2", state=ReplicaState.LOADING))
     assert look(config(max_replicas=3), *coming, hot=2).add == ()
+
+
+def test_what_was_lost_is_not_replaced_above_the_most_nor_where_each_node_has_one() -> None:
+    rows = [
+        a_row(index=0),
+        a_row(index=1, state=ReplicaState.STAGING),
+        a_row(index=2, state=ReplicaState.UNLOADING),
+    ]
+    for declared, may in (
+        ({}, True),
+        ({"max_replicas": 3}, True),
+        ({"max_replicas": 2}, False),
+        ({"replicas": "all"}, False),
+    ):
+        model = config(**declared)
+        assert may_be_replaced(model, current(model, *rows)) is may, declared
+    former = config(max_replicas=1)
+    assert may_be_replaced(former, [replace(row, revision="former") for row in rows])

@@ -56,7 +56,7 @@ class Kept(Rig):
             for view in await super().nodes()
         ]
 
-    async def load(self, name: str, by: str) -> None:
+    async def load_again(self, name: str, by: str) -> None:
         """As the service of models."""
         self.reloaded.append(name)
         if self.no_room:
