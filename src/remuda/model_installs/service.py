@@ -220,7 +220,7 @@ class ModelInstalls:
         # What people have put somewhere goes only if it is the model's now, and not if it once was.
         brought = () if files else tuple(brought_for(name, nodes))
         paths = await run_sync(removed_paths, self._models_path, found, others, brought)
-        peers = files or found.manifest is not None  # They remove whatever is called so.
+        peers = files or bool(found.manifest and found.manifest.files)  # They remove whatever is called so.
         loads = await self._loads_of(name)
         having = [
             one

@@ -163,7 +163,7 @@ class ModelCatalogue:
     async def files(self, model: Catalogued) -> tuple[NeededFile, ...]:
         """What a load of it needs on a node; empty where that is not known here, or is incomplete."""
         manifest = model.stored.manifest
-        if manifest is None and not model.here:
+        if (manifest is None or not manifest.files) and not model.here:
             return ()
         return await run_sync(needed_files, self._models_path, model.config, manifest)
 
@@ -174,7 +174,7 @@ class ModelCatalogue:
 
     def _files(self, model: Catalogued) -> tuple[NeededFile, ...]:
         manifest = model.stored.manifest
-        if manifest is None and not model.here:
+        if (manifest is None or not manifest.files) and not model.here:
             file = model.config.file.lstrip("/")
             return (NeededFile(file, 0, here=False),) if file else ()
         return needed_files(self._models_path, model.config, manifest)

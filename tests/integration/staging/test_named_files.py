@@ -96,6 +96,20 @@ def test_add_shows_what_is_fetched_and_why_it_could_not_be(pair: Fleet, hub: Hub
     assert pair.chat("added") == "one two three"
 
 
+def test_what_a_person_put_there_is_no_file_that_goes_with_the_model(pair: Fleet, hub: HubServer) -> None:
+    pair.put("mixed.bin", 1000)
+    listed = f"- {{filename: beside.bin, uri: '{hub.add('/beside.bin', CONTENT)}'}}"
+    text = f"name: mixed\nbackend: echo\nparameters: {{model: mixed.bin}}\ndownload_files:\n{listed}\n"
+    added = pair.frontend.ask("POST", "/api/models", {"config": text}).json()
+    assert added["operation"]["kind"] == "install_model"
+    assert pair.chat("mixed") == "one two three"
+    assert sorted(pair.having(path) for path in ("beside.bin", "mixed.bin")) == [["one"], ["one"]]
+
+    plan = pair.frontend.ask("DELETE", "/api/models/mixed?dry_run=true").json()
+
+    assert (plan["files"], plan["bytes"], plan["file_kept"]) == (["beside.bin"], SIZE, "mixed.bin")
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [

@@ -2,7 +2,7 @@
 for all who may use the model, not only administrators.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request, Response
@@ -209,8 +209,8 @@ async def remove_model(
     submitted = await removed(model, svc, admin, files=files)
     view = op_view(submitted.view, svc)
     spec = submitted.operation.source.model
-    theirs = found.here and found.stored.manifest is None and not files
-    kept = found.config.file if theirs and spec is not None and found.config.file in spec.files else ""
+    going = () if spec is None else spec.files
+    kept = _kept(found, going) if not files else ""
     return answer(ModelRemoved(message="model removed", operation=view, file_kept=kept, in_storage=stored))
 
 
@@ -218,22 +218,32 @@ async def _removal(model: str, svc: Services, *, files: bool) -> ModelRemovalPla
     found = await svc.serving.models.removable(model)
     name = found.config.id
     going = await svc.serving.installs.removal(name, files=files)
-    manifest = going.model.manifest
-    theirs = manifest is None and not files  # A person's, which stay on frontends.
-    sizes = {} if manifest is None else {file.path: file.size for file in manifest.files}
-    kept = found.config.file if theirs and found.here and found.config.file in going.paths else ""
+    sizes = _brought(found)
+    gone = [path for path in going.paths if files or path in sizes]  # A person's stay on frontends.
     loaded = [row for row in await _replicas(svc) if row.model == name and row.state == "loaded"]
     others = await svc.serving.models.configured()
     return ModelRemovalPlan(
         model=name,
-        files=() if theirs else going.paths,
-        bytes=0 if theirs else sum(sizes.get(path, 0) for path in going.paths),
+        files=tuple(gone),
+        bytes=sum(sizes.get(path, 0) for path in gone),
         nodes=tuple(one.node.name for one in going.having),
         nodes_kept=tuple(one.node.name for one in going.left),
-        file_kept=kept,
+        file_kept="" if files else _kept(found, going.paths),
         aliases=tuple(one.config.id for one in others if one.config.alias == name),
         replicas=len(loaded),
     )
+
+
+def _brought(model: Catalogued) -> Mapping[str, int]:
+    """The files that the fleet has brought for it, with their sizes."""
+    manifest = model.stored.manifest
+    return {} if manifest is None else {file.path: file.size for file in manifest.files}
+
+
+def _kept(model: Catalogued, going: Collection[str]) -> str:
+    """The model's own file, where a person has put it there."""
+    file = model.config.file
+    return file if model.here and file in going and file not in _brought(model) else ""
 
 
 # By node, as the contract has it.
