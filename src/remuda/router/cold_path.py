@@ -207,7 +207,7 @@ def status_of(replica: Replica, view: View | None) -> LoadStatus:
     """`view` is the operation's, with live progress laid over it; None while it is just being made."""
     model = replica.key.model
     if view is None or not view.steps:
-        return LoadStatus(model)
+        return LoadStatus(model, placed=True)
     step = view.steps[0]
     if step.state is not State.RUNNING:
         state = "failed" if step.state is State.FAILED else "pending"

@@ -29,6 +29,7 @@ class LoadStatus:
     total_files: int = 0
     eta_seconds: int | None = None
     waits_for: str = ""  # Why nothing is done for it yet; ours, for people.
+    placed: bool = False  # Its node is chosen, though its name is not known here yet.
 
 
 Meanwhile = Callable[[LoadStatus], Awaitable[None]]
@@ -115,6 +116,9 @@ class WaitNotes:
         """From now on it waits for this; for the same as before, if that is what it waited for."""
         if cause == self._cause:
             return
+        if self._cause and cause.startswith(f"{self._cause} on "):  # Now it is known where.
+            self._cause = cause
+            return
         if self._cause and len(self.over) >= _CAUSES_MAX:
             return
         self.end(at_s)
@@ -150,7 +154,9 @@ def load_cause(status: LoadStatus) -> str:
             return f"its backend to be installed{where}"
         case "staging" if 0 < status.progress < 100:  # Files that are there already are 100 % at once.
             return f"the files of {status.model} to be copied{where.replace(' on ', ' to ')}"
-        case _ if status.node:  # Also while it is only looked whether anything has to be copied or installed.
+        case _ if (
+            status.node or status.placed
+        ):  # Also while it is only looked whether anything has to be copied or installed.
             return f"{status.model} to be loaded{where}"
         case _:
             return f"a node to be chosen for {status.model}"

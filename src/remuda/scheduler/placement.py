@@ -432,7 +432,7 @@ def _in_gguf(need: Need) -> bool:
 def _set_against(wanted: _Wanted, there: int) -> tuple[str, str]:
     kind = _kind(wanted.in_vram)
     if not wanted.size_bytes:
-        return f"needs some {kind}", _size(there)
+        return f"needs {kind}, how much is not known yet", _size(there)
     needs, has = _sizes(wanted.size_bytes, there)
     seen = ""
     if wanted.measured:

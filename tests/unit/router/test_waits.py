@@ -28,6 +28,7 @@ def test_causes_are_sentences_without_figures_that_change() -> None:
     told = [
         load_cause(LoadStatus("qwen")),
         load_cause(LoadStatus("qwen", waits_for="gpu-1: it is busy")),
+        load_cause(LoadStatus("qwen", placed=True)),
         load_cause(LoadStatus("qwen", "pending", "gpu-1")),
         load_cause(LoadStatus("qwen", "staging", "gpu-1", 40.0)),
         load_cause(LoadStatus("qwen", "installing", "gpu-1", 20.0)),
@@ -43,6 +44,7 @@ def test_causes_are_sentences_without_figures_that_change() -> None:
     assert told == [
         "a node to be chosen for qwen",
         "room for qwen (gpu-1: it is busy)",
+        "qwen to be loaded",
         "qwen to be loaded on gpu-1",
         "the files of qwen to be copied to gpu-1",
         "its backend to be installed on gpu-1",
@@ -71,6 +73,15 @@ def test_a_cause_is_reworded_only_while_it_lasts() -> None:
     notes.reword("a seat", "no seat")
     notes.end(3)
     assert notes.over == [("a better seat", 2), ("a node", 1)]
+
+
+def test_where_it_is_loaded_is_one_wait_with_that_it_is() -> None:
+    notes = WaitNotes()
+    notes.begin(load_cause(LoadStatus("qwen")), 0)
+    notes.begin(load_cause(LoadStatus("qwen", placed=True)), 1)
+    notes.begin(load_cause(LoadStatus("qwen", "loading", "gpu-1")), 2)
+    notes.end(4)
+    assert notes.over == [("a node to be chosen for qwen", 1), ("qwen to be loaded on gpu-1", 3)]
 
 
 def test_a_load_that_no_look_fell_into_is_told_as_one() -> None:

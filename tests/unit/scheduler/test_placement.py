@@ -357,7 +357,8 @@ def test_figures_have_digits_enough_to_differ(free_gb: float, told: str) -> None
 
 def test_need_that_nobody_knows_is_told_as_such() -> None:
     assert why(a_need(0), an_offer(free_gb=0)) == (
-        "needs some VRAM, 0 MiB free, and no idle model could be unloaded; unload or stop something there"
+        "needs VRAM, how much is not known yet, 0 MiB free, and no idle model could be unloaded; "
+        "unload or stop something there"
     )
 
 
