@@ -24,7 +24,7 @@ TYPES: Final = SOURCE / "src/api/schema.d.ts"
 NAMES: Final = SOURCE / "src/api/messages.ts"
 RECORD: Final = "built-from.txt"
 """Beside the built files: the hash of the sources they were built from."""
-_NOT_SOURCE: Final = frozenset({"node_modules", "README.md", "pictures", ".gitignore", TYPES.name})
+_NOT_SOURCE: Final = frozenset({"node_modules", "tests", "README.md", "pictures", ".gitignore", TYPES.name})
 
 
 def node_program() -> Path:

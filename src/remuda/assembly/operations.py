@@ -60,7 +60,7 @@ class RegistryPinner:
             return Pin()
         try:
             with anyio.fail_after(_ASK_S):
-                return Pin(await self._digest(reference, build.platform))
+                return await self._asked(reference, build.platform)
         except PlatformMissing as error:
             return Pin(missing=error.message)
         except NotFound:
@@ -73,11 +73,13 @@ class RegistryPinner:
             log.info("tag_not_pinned", image=str(reference), reason=trouble)
             return Pin(trouble=trouble)
 
-    async def _digest(self, reference: Reference, platform: str) -> str:
+    async def _asked(self, reference: Reference, platform: str) -> Pin:
         if not platform:
-            return await self._client.digest_of(reference)
+            return Pin(await self._client.digest_of(reference))
         os, _, architecture = platform.partition("/")
-        return (await self._client.image(reference, Platform(os, architecture))).digest
+        image = await self._client.image(reference, Platform(os, architecture))
+        sizes = {layer.digest: layer.size for layer in image.layers}
+        return Pin(image.digest, size_bytes=sum(sizes.values()))
 
 
 def _image(uri: str) -> Reference | None:

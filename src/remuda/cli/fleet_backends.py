@@ -478,7 +478,7 @@ def _tell_plan(options: ClientOptions, body: bytes) -> None:
     plan = decode(OpPlan, body, bytes_max=len(body))
     for warning in plan.warnings:
         click.echo(one_line(f"warning: {warning}"), err=True)
-    show(console(), plan_table(plan.steps))
+    show(console(), plan_table(plan.steps, plan.fetches))
 
 
 def _items(client: "AdminClient", *path: str) -> "list[BackendItem]":

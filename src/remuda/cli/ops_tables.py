@@ -13,7 +13,7 @@ from remuda.cli.ops_state import AT_WORK, short_id, steps_of, title
 from remuda.cli.output import one_line
 from remuda.cli.render import UNKNOWN, Column, ago, facts, fitting, local, span, table_of
 from remuda.gateway.attention import FRONTENDS
-from remuda.wire.operations import OpView, ProblemView, ProgressView, StepView
+from remuda.wire.operations import OpView, PlannedFetch, ProblemView, ProgressView, StepView
 from remuda.wire.sizes import install_size
 
 _BAR_CHARS: Final = 24
@@ -181,17 +181,33 @@ def step_table(steps: Sequence[StepView], output: Console) -> Table:
     return fitting(columns, output)
 
 
-def plan_table(steps: Sequence[StepView]) -> Table:
-    """What would be done."""
+def plan_table(steps: Sequence[StepView], fetches: Sequence[PlannedFetch] = ()) -> Table:
+    """What would be done. `fetches`: what comes to nodes for it, and the room that they have."""
+    of = {one.node_id: one for one in fetches}
+    known = [of.get(step.node_id) for step in steps]
+    sizes = [
+        Column("FETCHES", [UNKNOWN if one is None else _most(one.fetch_bytes) for one in known]),
+        Column("DISK FREE", [UNKNOWN if one is None else _size(one.disk_free) for one in known]),
+    ]
     return table_of(
         [
             Column("NODE", [step.node_name for step in steps]),
             Column("STATE", [_styled(step.state, _PLANNED.get(step.state, step.state)) for step in steps]),
             Column("BUILD", [next(iter(step.names), UNKNOWN) for step in steps]),
             Column("VERSION", [step.version or UNKNOWN for step in steps]),
+            *(sizes if fetches else []),
             Column("WHY", [step.reason or UNKNOWN for step in steps]),
         ]
     )
+
+
+def _most(size: int | None) -> str:
+    """Parts of it may be there already."""
+    return f"at most {_size(size)}" if size else "nothing" if size == 0 else "size not known"
+
+
+def _size(size: int | None) -> str:
+    return UNKNOWN if size is None else install_size(size)
 
 
 def progress_table(

@@ -221,6 +221,8 @@ def _value_text(value: object, *, secret: bool) -> str:
             return durations.render(value)
         case Mapping():
             return ",".join(f"{key}={item}" for key, item in value.items())
+        case tuple() | list() if any(isinstance(item, Mapping) for item in value):
+            return json.dumps(list(value))
         case tuple():
             return ",".join(str(item) for item in value)
         case _:

@@ -270,6 +270,7 @@ class Pin:
     digest: str = ""  # Of the image index; empty: it could not be had.
     missing: str = ""  # Why no machine of that platform can have it.
     trouble: str = ""  # Why it could not be found out.
+    size_bytes: int | None = None  # Of its layers for that platform; None: not known.
     refused: bool = False  # The registry answered, and `trouble` is what its answer means.
 
     def unasked(self, uri: str) -> str:

@@ -125,9 +125,9 @@ class Operations:
     # Asking.
 
     async def plan(self, request: OperationRequest) -> OperationPlan:
-        """What would be done, and what to know before. An upgrade is not needed where nothing is newer."""
+        """What would be done, and what to know before. Nothing is where what is wanted is there already."""
         plan, _ = await self._planned(request, OpId(self._entropy.uuid()))
-        if request.kind is not Kind.UPGRADE:
+        if request.kind is Kind.REMOVE:
             return plan
         nodes, now = {node.standing.node.id: node for node in await self.nodes()}, self._clock.now()
 

@@ -68,6 +68,7 @@ class Draft:
     step: Step
     build: Build | None = None
     trouble: str = ""  # Why that digest could not be found out.
+    size_bytes: int | None = None  # Of what is fetched: 0 of what ships with its worker; None: not known.
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +146,9 @@ def _pinned(draft: Draft, pins: Mapping[Build, Pin]) -> Draft:
             draft, step=replace(step, state=State.SKIPPED, why=because(StepCause.UNFIT, pin.missing))
         )
     trouble = pin.unasked(draft.build.uri) if draft.build is not None else ""
-    return replace(draft, step=replace(step, goal=replace(step.goal, digest=pin.digest)), trouble=trouble)
+    size = draft.size_bytes if pin.size_bytes is None else pin.size_bytes
+    pinned_step = replace(step, goal=replace(step.goal, digest=pin.digest))
+    return replace(draft, step=pinned_step, trouble=trouble, size_bytes=size)
 
 
 def machine_of(node: Node) -> MachineProfile:
@@ -234,7 +237,7 @@ class _Planner:
         names = (entry.name,) if exact else _distinct(entry.name, entry.alias, self.bare)
         source = replace(self.wanted.source, backend=self.bare, galleries=self._galleries(known))
         step = self._step(node, source, Goal(names, version=entry.version))
-        return Draft(step, _build(entry.uri, known))
+        return Draft(step, _build(entry.uri, known), size_bytes=0 if entry.builtin else None)
 
     def _resolved(self, node: Node) -> ResolvedBuild | Unresolved:
         name, readings = self.wanted.source.backend, self._readable_by(node)

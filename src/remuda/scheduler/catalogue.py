@@ -101,6 +101,7 @@ class ModelCatalogue:
         self._weights_of: Mapping[_File, Weights] = {}  # Those of the last look.
         self._looks = 0  # So far, and the latest of those that came to an end.
         self._latest = 0
+        self._described: set[str] = set()  # Lately, or tried.
         self._refused: dict[str, str] = {}
         self._refused_files: Mapping[str, str] = {}
 
@@ -151,6 +152,23 @@ class ModelCatalogue:
         known = await run_sync(self._read, stored)
         if look > self._latest:
             self._known, self._latest = known, look
+        self._described &= known.keys()
+        for one in known.values():
+            await self._describe(one)
+
+    async def _describe(self, model: Catalogued) -> None:
+        """Write down what its files say of themselves, for frontends that do not have them, where an earlier
+        release has installed it: that wrote nothing of it. Once; what fails is tried after the next start."""
+        manifest = described(model)
+        if manifest is None or model.config.id in self._described:
+            return
+        self._described.add(model.config.id)
+        try:
+            written = await self._store.describe_model(model.stored, manifest)
+        except RemudaError as error:
+            log.warning("model_not_described", model=model.config.id, reason=error.message)
+        else:
+            log.info("model_described", model=model.config.id, written=written)
 
     async def weights(self, config: ModelConfig) -> Weights:
         """What is known of a model that need not be configured yet."""
@@ -256,6 +274,16 @@ def _weights(path: Path, size_bytes: int) -> Weights:
     except Rejected:
         return Weights(0 if path.is_dir() else size_bytes)
     return Weights(facts.size_bytes, facts.header, facts=facts)
+
+
+def described(model: Catalogued) -> Manifest | None:
+    """The manifest with what this machine's files say; None where it has that, or where these are others."""
+    manifest, facts, file = model.stored.manifest, model.weights.facts, model.config.file
+    if manifest is None or manifest.facts is not None or facts is None or not model.here:
+        return None
+    if not any(one.path == file or one.path.startswith(f"{file}/") for one in manifest.files):
+        return None
+    return manifest.model_copy(update={"facts": facts, "described": file})
 
 
 def _as_installed(config: ModelConfig, manifest: Manifest | None) -> Weights:

@@ -11,7 +11,7 @@ from remuda.core.ids import FrontendId, NodeId, ReplicaKey
 from remuda.fleet.model import Node
 from remuda.inference.model import ReplicaEndpoint
 from remuda.models.config import ModelConfig
-from remuda.models.files import NeededFile
+from remuda.models.files import Manifest, NeededFile
 from remuda.ops.model import Operation, Step
 from remuda.scheduler.model import Place, Renaming, Replica, Replicas, StoredModel
 from remuda.wire.backends import BackendInstall, BackendInstallReply, BackendListReply, InstallProgress
@@ -101,6 +101,10 @@ class ModelStore(Protocol):
 
     async def remove_model(self, name: str) -> StoredModel:
         """NotFound for one that is not there."""
+        ...
+
+    async def describe_model(self, model: StoredModel, manifest: Manifest) -> bool:
+        """Give it this manifest, if it still has that of `model`."""
         ...
 
 

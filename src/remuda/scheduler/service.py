@@ -12,6 +12,7 @@ from remuda.fleet.health import Standing
 from remuda.fleet.model import Node
 from remuda.fleet.node_views import current_report
 from remuda.fleet.verdicts import is_up
+from remuda.models.backend_options import check_options, option_doubts
 from remuda.models.config import ModelConfig
 from remuda.models.memory import context_problem, context_warning
 from remuda.models.paths import check_absolute_paths
@@ -178,6 +179,7 @@ class Models:
         check_absolute_paths(config, self._catalogue.models_path)
         check_file(config)
         checked_sources(config)
+        check_options(config)
         if new:
             check_new_name(config.id)
         self._check_alias(config)
@@ -185,7 +187,7 @@ class Models:
         trained = weights.header.context_length if weights.header else 0
         if problem := context_problem(config.context_size, trained):
             raise Invalid(problem, param="context_size")
-        doubts = [context_warning(config.context_size, trained), weights.cut_off]
+        doubts = [context_warning(config.context_size, trained), weights.cut_off, *option_doubts(config)]
         return tuple(filter(None, (*doubts, *misspelled(config.unknown))))
 
     def _check_alias(self, config: ModelConfig) -> None:

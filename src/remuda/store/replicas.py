@@ -14,6 +14,7 @@ from sqlalchemy import Connection, Row, and_, bindparam, delete, insert, or_, se
 from remuda.core import limits
 from remuda.core.errors import Conflict, NotFound
 from remuda.core.ids import BootId, FrontendId, NodeId, ReplicaKey
+from remuda.models.files import Manifest
 from remuda.ops.model import FRONTENDS, Operation, OpId, State, Step, UnloadCause, UnloadReason, Wish
 from remuda.scheduler.model import ADDED, Renaming, Replica, Replicas, ReplicaState, StoredModel
 from remuda.store import ops_intents
@@ -73,6 +74,9 @@ class SqlModelStore:
     async def remove_written(self, name: str, written_at: str) -> StoredModel | None:
         return await self._database.transact(lambda c, now: _remove_written(c, name, written_at))
 
+    async def describe_model(self, model: StoredModel, manifest: Manifest) -> bool:
+        return await self._database.transact(lambda c, _: _describe(c, model, manifest))
+
     async def remove_model(self, name: str) -> StoredModel:
         return await self._database.transact(lambda c, now: _remove_model(c, name))
 
@@ -129,6 +133,17 @@ def _change(
     columns = {"text": after.text, "revision": after.revision, "origin": after.origin, "updated_at": now}
     connection.execute(update(models).where(models.c.name == after.name).values(**columns))
     return replace(after, updated_at=now)
+
+
+def _describe(connection: Connection, model: StoredModel, manifest: Manifest) -> bool:
+    """No change of the model: it stays as written when it was."""
+    row = connection.execute(
+        select(models).where(models.c.name == model.name).with_for_update()
+    ).one_or_none()
+    if row is None or row.manifest != model.manifest:
+        return False
+    connection.execute(update(models).where(models.c.name == model.name).values(manifest=manifest))
+    return True
 
 
 def _is_still(connection: Connection, model: StoredModel) -> bool:

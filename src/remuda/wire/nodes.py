@@ -321,6 +321,9 @@ class Report(Message):
     model_files_partial: Annotated[Many[ArrivedFile], OMIT_EMPTY] = ()  # As of the last look at the disk.
     gpu_claimed: Annotated[str, OMIT_EMPTY] = ""  # Who else uses its GPUs, to whom it gives way.
     gpus: Annotated[Many[GpuFigures], OMIT_EMPTY] = ()  # Where a process can be given some of several.
+    # Workers of one machine that tell the same have the same disk, and the same RAM: it is there once.
+    disk_id: Annotated[str, OMIT_EMPTY] = ""
+    memory_id: Annotated[str, OMIT_EMPTY] = ""
 
 
 class Heartbeat(OptionalMessage):

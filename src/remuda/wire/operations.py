@@ -16,6 +16,7 @@ from remuda.wire.codec import (
     Number,
     OptionalMessage,
     Timestamp,
+    Uint64,
 )
 from remuda.wire.nodes import NodeError
 
@@ -467,6 +468,15 @@ class OpSubmitted(Message):
     warnings: Many[str] = ()
 
 
+class PlannedFetch(Message):
+    """What a node would fetch, and the room that it has for it."""
+
+    node_id: str
+    # At most, as packed: unpacked it takes more room. 0: it ships with the worker. Left out: not known.
+    fetch_bytes: Annotated[Uint64 | None, OMIT_NONE] = None
+    disk_free: Annotated[Uint64 | None, OMIT_NONE] = None  # As last heard. Left out: not known.
+
+
 class OpPlan(Message):
     """Frontend to admin: what would be done."""
 
@@ -474,6 +484,7 @@ class OpPlan(Message):
     backend: str
     steps: Many[StepView] = ()
     warnings: Many[str] = ()
+    fetches: Annotated[Many[PlannedFetch], OMIT_EMPTY] = ()  # Of the nodes that something comes to.
 
 
 class OpViews(Message):

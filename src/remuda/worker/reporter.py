@@ -167,12 +167,13 @@ def heartbeat(hardware: Hardware, report: Report) -> Heartbeat:
         for gpu in hardware.separate_gpus
         if gpu.index is not None
     )
+    told = {"gpus": gpus, "disk_id": hardware.disk_id, "memory_id": hardware.memory_id}
     return Heartbeat(
         available_vram=hardware.available_vram if hardware.total_vram else None,
         available_ram=_free_ram(hardware, report) if hardware.total_ram else None,
         available_disk=hardware.available_disk,
         total_disk=hardware.total_disk,
-        report=report.model_copy(update={"gpus": gpus}) if gpus else report,
+        report=report.model_copy(update={name: value for name, value in told.items() if value}),
     )
 
 

@@ -209,6 +209,19 @@ async def test_an_installed_model_has_its_manifest_and_keeps_it_when_it_is_edite
     assert [found.operation.id for found in await ops.views(Filter(model="m"))] == [INSTALL]
 
 
+async def test_a_manifest_is_completed_unless_it_has_changed(
+    store: SqlModelStore, database: Database
+) -> None:
+    await an_install(database)
+    put = await store.put_installed(installed_model(), None, INSTALL, 1)
+    assert put is not None
+    told = MANIFEST.model_copy(update={"described": "m/m.gguf"})
+    assert await store.describe_model(put, told)
+    assert await store.models() == [replace(put, manifest=told)]
+    assert not await store.describe_model(put, MANIFEST)
+    assert not await store.describe_model(a_model("nobody"), told)
+
+
 async def test_an_install_overwrites_nothing_that_it_has_not_seen(
     store: SqlModelStore, database: Database
 ) -> None:

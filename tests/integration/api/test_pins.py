@@ -1,6 +1,7 @@
 """Tags are pinned when an operation is made: against a real registry, and where there is none."""
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import anyio
@@ -47,7 +48,9 @@ async def test_a_tag_is_pinned_to_the_digest_of_its_index(
     index = pushed(registry, "pinned", b"one")
     uri = f"{registry.name}/backends:pinned"
     for uri_of, platform in ((uri, ""), (uri, AMD), (f"oci://{uri}", AMD)):
-        assert await pinner.pin(Build(uri_of, platform)) == Pin(index.digest)
+        pin = await pinner.pin(Build(uri_of, platform))
+        assert replace(pin, size_bytes=None) == Pin(index.digest)
+        assert bool(pin.size_bytes) == bool(platform), "what is fetched depends on the platform"
 
 
 async def test_a163_a_platform_that_an_image_has_no_build_for_is_told(
@@ -133,6 +136,24 @@ async def test_a_plan_says_which_nodes_have_the_newest_version_already(
     assert await plan() == {"behind": ("pending", ""), "current": had}
     assert await plan(nodes=["current"]) == {"current": had}
     assert await plan(nodes=["current"], force=True) == {"current": ("pending", "")}
+
+
+async def test_a_plan_says_what_comes_to_nodes_and_what_room_they_have(
+    frontend: LiveFrontend, registry: RegistryServer
+) -> None:
+    has_it = {"name": "tagged", "digest": pushed(registry, "tagged", b"sized").digest}
+    labels = {"node.arch": "amd64"}
+    bare = await our_node(frontend, "bare", labels=labels, total_disk=1000, available_disk=400)
+    await our_node(frontend, "has-it", has_it, labels=labels)
+    body = {"kind": "install", "backend": "tagged", "dry_run": True, "nodes": ["bare", "has-it"]}
+    plan = (await frontend.admin.post("/api/ops", json=body)).json()
+    states = {step["node_name"]: step["state"] for step in plan["steps"]}
+    assert states == {"bare": "pending", "has-it": "succeeded"}
+    (fetch,) = plan["fetches"]
+    assert (fetch["node_id"], fetch["disk_free"]) == (bare["id"], 400)
+    assert 0 < fetch["fetch_bytes"] < 1000
+    shipped = (await frontend.admin.post("/api/ops", json={**body, "backend": "echo"})).json()["fetches"]
+    assert {one["fetch_bytes"] for one in shipped} == {0}
 
 
 async def test_a163_a_node_whose_platform_the_image_lacks_is_skipped(

@@ -207,12 +207,14 @@ def test_what_cannot_be_installed_is_refused_and_nothing_is_begun(
 
 
 def test_a_dry_run_says_what_would_be_done_and_does_nothing(rig: FleetRig) -> None:
-    rig.push("shouter")
+    rig.push("shouter", 7)
     before = operations(rig)
 
     planned = rig.remuda("backends", "install", "shouter", "--dry-run").stdout
 
     assert planned.splitlines()[1].split()[:4] == ["up", "to", "do", "cpu-shouter"]
+    assert "at most" in planned
+    assert "DISK FREE" in planned
     assert operations(rig) == before
 
 

@@ -6,7 +6,7 @@ import re
 import pytest
 from playwright.sync_api import Locator, Page, Route, expect
 
-from tests.integration.console.browser import PATIENCE_MS
+from tests.integration.console.browser import PATIENCE_MS, Complaints
 from tests.integration.serving.asking import add_echo, replicas
 from tests.support.processes import Frontend
 from tests.support.waiting import wait_until_blocking
@@ -75,7 +75,10 @@ def test_a_model_that_is_not_there_is_said_to_be_missing(page: Page) -> None:
     expect(page.get_by_text("There is no model gone-for-good here.")).to_be_visible()
 
 
-def test_an_answer_that_nobody_reads_any_more_is_given_up(page: Page, up: Frontend) -> None:
+def test_an_answer_that_nobody_reads_any_more_is_given_up(
+    page: Page, up: Frontend, complaints: Complaints
+) -> None:
+    complaints.forgiven.append("request: POST .*/v1/chat/completions: net::ERR_ABORTED")
     add_echo(up, "long-winded", "echo_token_rate:15")
     page.goto("/playground?model=long-winded")
     page.get_by_role("textbox", name="Message").fill("word " * 3000)

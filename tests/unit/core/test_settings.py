@@ -6,7 +6,14 @@ import pytest
 
 from remuda.assembly.settings import CommonSettings, FrontendSettings, UpSettings, WorkerSettings
 from remuda.core.errors import Misconfigured
-from remuda.core.settings import as_environment, described, read_file, resolve, unknown_variables
+from remuda.core.settings import (
+    as_environment,
+    described,
+    read_file,
+    resolve,
+    setting_rows,
+    unknown_variables,
+)
 
 SOURCES: list[dict[str, dict[str, object]]] = [
     {"flags": {"node_name": "flag"}},
@@ -135,3 +142,10 @@ def test_labels_are_trimmed_and_malformed_pairs_dropped(text: str, labels: dict[
     resolved = resolve(WorkerSettings, flags={}, environ={"LOCALAI_NODE_LABELS": text})
 
     assert resolved.values.node_labels == labels
+
+
+def test_a_list_is_shown_as_it_would_be_typed() -> None:
+    given = {"backend_galleries": [{"name": "mine", "url": "file:///x.yaml"}]}
+    rows = setting_rows(WorkerSettings.model_validate(given), {})
+    (shown,) = [row.value for row in rows if row.setting == "backend_galleries"]
+    assert shown == '[{"name": "mine", "url": "file:///x.yaml"}]'

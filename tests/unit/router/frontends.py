@@ -10,6 +10,7 @@ from remuda.core.errors import StoreUnusable
 from remuda.core.ids import ReplicaKey
 from remuda.fleet.health import Standing
 from remuda.fleet.verdicts import ObservedNode
+from remuda.models.files import Manifest
 from remuda.scheduler.model import Replica, Replicas, StoredModel
 from tests.support.nodes import NOON
 
@@ -67,6 +68,9 @@ class SharedStore:
 
     async def put_new(self, model: StoredModel) -> StoredModel | None:
         return None if model.name in self.models_by_name else await self.put_model(model)
+
+    async def describe_model(self, model: StoredModel, manifest: Manifest) -> bool:
+        return False
 
     async def remove_model(self, name: str) -> StoredModel:
         return self.models_by_name.pop(name)

@@ -13,6 +13,7 @@ from structlog.testing import capture_logs
 from structlog.typing import EventDict
 
 from remuda.core.errors import StoreUnusable
+from remuda.models.files import Manifest, ManifestFile
 from remuda.models.reading import read_model
 from remuda.scheduler import catalogue
 from remuda.scheduler.catalogue import ModelCatalogue, ModelFolder
@@ -132,6 +133,39 @@ async def test_file_that_is_here_says_what_the_model_needs(rig: Rig, tmp_path: P
     assert need.file == "qwen.gguf"
 
 
+async def test_what_an_earlier_release_did_not_write_down_is_by_a_frontend_that_has_the_file(
+    rig: Rig, tmp_path: Path
+) -> None:
+    (tmp_path / "qwen.gguf").write_bytes(tiny_model().read_bytes())
+    await rig.configure(a_model("qwen"))
+    (row,) = await rig.models.models()
+    file = ManifestFile(path="qwen.gguf", size=tiny_model().stat().st_size, sha256="0" * 64)
+    assert await rig.models.describe_model(row, Manifest(files=(file,)))
+    without_it, with_it = ModelCatalogue(rig.models, tmp_path / "none"), ModelCatalogue(rig.models, tmp_path)
+    for looking in (without_it, with_it, without_it):
+        await looking.refresh()
+    found = without_it.find("qwen")
+    assert found is not None
+    assert not found.here
+    assert found.weights.facts is not None
+    assert found.weights.facts.layout.architecture == "llama"
+    (before,) = await rig.models.models()
+    await with_it.refresh()
+    assert (await rig.models.models())[0] == before
+
+
+async def test_a_file_that_is_not_the_models_describes_it_not(rig: Rig, tmp_path: Path) -> None:
+    (tmp_path / "qwen.gguf").write_bytes(tiny_model().read_bytes())
+    await rig.configure(a_model("qwen"))
+    (row,) = await rig.models.models()
+    other = ManifestFile(path="qwen/qwen.gguf", size=3, sha256="0" * 64)
+    assert await rig.models.describe_model(row, Manifest(files=(other,)))
+    await ModelCatalogue(rig.models, tmp_path).refresh()
+    (row,) = await rig.models.models()
+    assert row.manifest is not None
+    assert row.manifest.facts is None
+
+
 async def test_file_that_says_nothing_of_itself_has_a_size(rig: Rig, tmp_path: Path) -> None:
     (tmp_path / "qwen.gguf").write_bytes(b"no header at all" * 100)
     await rig.configure(a_model("qwen"))
@@ -188,9 +222,9 @@ def test_catalogue_of_these_tests_differs_only_in_where_it_reads() -> None:
 def inline(monkeypatch: pytest.MonkeyPatch) -> None:
     """In virtual time there are no threads."""
 
-    async def run_sync(work: object) -> object:
+    async def run_sync(work: object, *given: object) -> object:
         assert callable(work)
-        return work()
+        return work(*given)
 
     monkeypatch.setattr(catalogue, "run_sync", run_sync)
 

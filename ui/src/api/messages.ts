@@ -11,6 +11,7 @@ export type Operation = Messages['OpView'];
 export type Step = Messages['StepView'];
 export type OperationRequest = Omit<Messages['OpRequest'], 'roll_out'> & { roll_out?: Messages['OpRequest']['roll_out'] };
 export type OperationPlan = Messages['OpPlan'];
+export type PlannedFetch = Messages['PlannedFetch'];
 export type Backend = Messages['BackendItem'];
 export type BackendsPage = Messages['BackendsPage'];
 export type BackendFits = Messages['BackendFits'];

@@ -465,6 +465,7 @@ export interface components {
             backend: string;
             steps?: components["schemas"]["StepView"][];
             warnings?: string[];
+            fetches?: components["schemas"]["PlannedFetch"][];
         };
         OpRequest: {
             /** @enum {string} */
@@ -513,6 +514,11 @@ export interface components {
             change?: number;
             whole?: boolean;
             steps?: components["schemas"]["StepView"][] | null;
+        };
+        PlannedFetch: {
+            node_id: string;
+            fetch_bytes?: number | null;
+            disk_free?: number | null;
         };
         PlannedStepView: {
             action: string;

@@ -104,7 +104,10 @@ export class Chat {
     if (!response.ok || !response.body) throw await problemOf(response);
     if (!response.headers.get('Content-Type')?.startsWith('text/event-stream')) throw new Error('What came back is not a stream of a model: does a proxy stand between this browser and the frontend?');
     let node = response.headers.get('X-Remuda-Node') ?? '';
-    const reader = response.body.pipeThrough(new TextDecoderStream() as ReadableWritablePair<string, Uint8Array>).getReader();
+    // Chromium drops a finished request of which a script has read the last bytes, and reports it as failed. One that the
+    // browser reads by itself beside it is finished.
+    const finished = response.clone().text().catch(() => '');
+    const reader = response.body!.pipeThrough(new TextDecoderStream() as ReadableWritablePair<string, Uint8Array>).getReader();
     const parser = new EventParser();
     let counted = 0;
     let firstMs = 0;
@@ -139,6 +142,7 @@ export class Chat {
         counted: counted > 0,
       };
     }
+    await finished;
     if (!whole && !turn.finish) throw new Error('The answer was cut off: the connection ended before the model did.');
   }
 }

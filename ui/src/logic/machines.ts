@@ -25,6 +25,32 @@ export function standing(node: Node): Standing {
   };
 }
 
+export interface BulkActions {
+  approve: Node[];
+  drain: Node[];
+  resume: Node[];
+  label: Node[];
+  install: Node[];
+}
+
+/** Of the machines that a person has chosen, those with which each can be done. One that waits for approval takes part in
+ * nothing until then, but labels may be ready for it. */
+export function bulkActions(chosen: readonly Node[]): BulkActions {
+  const member = chosen.filter((node) => node.status !== 'pending');
+  return {
+    approve: chosen.filter((node) => node.status === 'pending'),
+    drain: member.filter((node) => !drained(node)),
+    resume: member.filter(drained),
+    label: [...chosen],
+    install: member,
+  };
+}
+
+/** By a person: one that shuts down is not resumed. */
+function drained(node: Node): boolean {
+  return node.remuda ? Boolean(node.remuda.drained) : node.status === 'draining';
+}
+
 /** The frontend's words, without the commands for what has a button here. */
 export function reasonsOf(node: Node | undefined): readonly string[] {
   return (node?.remuda?.reasons ?? []).map((reason) => reason.replace(/: remuda nodes (approve|resume) .*$/, ''));
@@ -32,7 +58,8 @@ export function reasonsOf(node: Node | undefined): readonly string[] {
 
 /** When the figures of a machine were true that is not heard; empty while they are of now. */
 export function asOfTime(node: Node): string {
-  return node.status === 'offline' && (node.total_ram || node.total_disk) ? (node.last_heartbeat ?? '') : '';
+  const unheard = ['offline', 'pending'].includes(node.status ?? '') || ['gone', 'departed'].includes(node.remuda?.reachability ?? '');
+  return unheard && (node.total_ram || node.total_disk) ? (node.last_heartbeat ?? '') : '';
 }
 
 export function machineName(node: Node): string {

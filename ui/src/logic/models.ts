@@ -46,6 +46,8 @@ export interface Fit {
   fits: boolean;
   /** It is only busy. */
   waits: boolean;
+  /** In the frontend's word: `unknown` where nothing but the model's size is in question. */
+  outcome: string;
   reason: string;
 }
 
@@ -56,6 +58,7 @@ export function readFits(body: unknown): Fit[] {
     node: String(one['node'] ?? one['node_name'] ?? one['name'] ?? one['node_id'] ?? ''),
     fits: Boolean(one['fits']),
     waits: Boolean(one['waiting_helps']),
+    outcome: String(one['outcome'] ?? ''),
     reason: [one['reason'], one['copies'], unloads(one['unloads'])].filter(Boolean).join('; '),
   }));
 }
@@ -63,6 +66,16 @@ export function readFits(body: unknown): Fit[] {
 export function sizesOf(body: unknown): { size: number; memory: number; sizeUnknown: string } {
   const told = (body ?? {}) as { size_bytes?: number; memory_bytes?: number; size_unknown?: string };
   return { size: told.size_bytes ?? 0, memory: told.memory_bytes ?? 0, sizeUnknown: told.size_unknown ?? '' };
+}
+
+/** `known`: the model's size is; without it no machine is said to take it, and none to be too small. `stands`: the machine. */
+export function fitShown(one: Fit, known: boolean, loaded: boolean, stands?: { word: string; well: boolean }): { tone: Tone; word: string; reason: string } {
+  if (loaded) return { tone: 'ok', word: 'loaded there', reason: one.reason };
+  if (known && one.fits) return { tone: 'ok', word: 'fits', reason: one.reason };
+  if (stands && !stands.well) return { tone: 'idle', word: stands.word, reason: one.reason };
+  // Why the size is not known stands above, once for all machines.
+  if (!known) return { tone: 'idle', word: 'not known', reason: one.fits || one.outcome === 'unknown' ? '' : one.reason };
+  return { tone: 'idle', word: one.waits ? 'busy now' : 'does not fit now', reason: one.reason };
 }
 
 function unloads(names: unknown): string {
@@ -85,5 +98,6 @@ export function filesOn(model: Model): string[] {
 
 /** Where a model came from; the frontends note `added` of each one that a person or a program sent. */
 export function cameFrom(model: Model): string {
-  return model.source || model.details?.source || model.origin || '';
+  const origin = model.origin ?? '';
+  return model.source || model.details?.source || (origin === 'added' ? 'a configuration that was added here' : origin);
 }

@@ -1,6 +1,6 @@
 /** Operations and their steps, as pages show them. Pure. */
-import type { Node, Operation, Step } from '../api/messages';
-import { count } from './format';
+import type { Node, Operation, OperationPlan, PlannedFetch, Step } from '../api/messages';
+import { bytes, count, percent } from './format';
 import { reasonsOf } from './machines';
 import type { Tone } from './tones';
 
@@ -22,8 +22,45 @@ const VERBS: Record<string, [doing: string, done: string]> = {
 
 export function subject(operation: Operation): string {
   const model = /load|model/.test(operation.kind ?? '') ? operation.model : '';
-  // Of GALLERY@NAME people know the name.
-  return model || operation.name || operation.backend?.split('@').at(-1) || operation.uri || operation.id;
+  return plainName(model ?? '') || operation.name || plainName(operation.backend ?? '') || operation.uri || operation.id;
+}
+
+/** Of GALLERY@NAME people know the name. */
+export function plainName(id: string): string {
+  return id.slice(id.indexOf('@') + 1);
+}
+
+/** What would come to a machine, and whether there is room: in words, with `short` where there is none. */
+export function fetchLine(fetched: PlannedFetch | undefined): { line: string; short: boolean } {
+  if (!fetched) return { line: '', short: false };
+  const { fetch_bytes: size, disk_free: free } = fetched;
+  const room = free === null || free === undefined ? 'room on its disk not known' : `${bytes(free)} free on its disk`;
+  if (size === 0) return { line: 'nothing to fetch: it ships with the worker', short: false };
+  const short = typeof size === 'number' && typeof free === 'number' && size > free;
+  return { line: `${typeof size === 'number' ? `fetches at most ${bytes(size)}` : 'fetches a size that is not known'}, ${room}`, short };
+}
+
+/** All machines together, of those of which it is known. */
+export function fetchedInAll(plan: OperationPlan): string {
+  const all = plan.fetches ?? [];
+  const known = all.filter((one) => typeof one.fetch_bytes === 'number');
+  if (!all.length || !known.length) return '';
+  const sum = bytes(known.reduce((total, one) => total + one.fetch_bytes!, 0));
+  return `At most ${sum} fetched in all${known.length < all.length ? `, without ${count(all.length - known.length, 'machine')} of which the size is not known` : ''}, as packed: unpacked it takes more room.`;
+}
+
+const WORK: Record<'model' | 'backend', ReadonlySet<string>> = { model: new Set(['install_model', 'remove_model']), backend: new Set(['install', 'upgrade', 'remove']) };
+
+/** What is under way with a model or a backend of a gallery: until it is over, its card leads there. */
+export function workOn(operations: Iterable<Operation>, what: 'model' | 'backend', name: string): Operation | undefined {
+  return [...operations].find((one) => WORK[what].has(one.kind ?? '') && underWay(one) && subject(one) === name);
+}
+
+/** For the button that leads to it: what is done, and how far it is; where it stands still, that. */
+export function workLine(operation: Operation): string {
+  const doing = VERBS[operation.kind ?? '']?.[0] ?? 'At work';
+  const { word, tone } = statusOf(operation);
+  return `${doing}: ${tone === 'busy' ? percent((operation.percentage ?? 0) / 100) : word}`;
 }
 
 export function title(operation: Operation): string {

@@ -3,7 +3,7 @@ server-sent events. A reader that lost its connection continues where it was, on
 the last event it has seen.
 """
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Annotated, Literal
 
@@ -12,6 +12,8 @@ from fastapi import APIRouter, Depends, Header, Query, Request, Response
 
 from remuda.core.errors import Conflict, Invalid, RemudaError
 from remuda.core.ids import NodeId
+from remuda.fleet.model import Resources
+from remuda.fleet.verdicts import ObservedNode
 from remuda.gateway.admin.backends import CONCRETE, upgrade_item
 from remuda.gateway.guards import Admin, require_admin
 from remuda.gateway.messages import (
@@ -31,7 +33,7 @@ from remuda.gateway.middleware import HEAD_ONLY
 from remuda.gateway.services import Services, Svc
 from remuda.gateway.shut_out import WatchedStream
 from remuda.ops.feed import Event
-from remuda.ops.model import Kind, OpId, Source, Wish
+from remuda.ops.model import Kind, OpId, Source, State, Wish
 from remuda.ops.op_views import op_view, step_view, with_steps
 from remuda.ops.ports import Filter, View
 from remuda.ops.selection import Selection
@@ -49,6 +51,7 @@ from remuda.wire.operations import (
     OpSubmitted,
     OpView,
     OpViews,
+    PlannedFetch,
     RefusedUpgradeItem,
     RollOutBody,
     UncheckedItem,
@@ -150,7 +153,8 @@ async def create_op(request: Request, svc: Svc, admin: Admin) -> Response:
     body = await read_known(request, OpRequest)
     wish = _asked(body, admin)
     if body.dry_run:
-        return answer(_plan(body, await svc.ops.operations.plan(wish), svc))
+        nodes = await svc.ops.operations.nodes()
+        return answer(_plan(body, await svc.ops.operations.plan(wish), nodes, svc))
     return answer(_accepted(await svc.ops.operations.submit(wish), svc), 202)
 
 
@@ -345,7 +349,22 @@ def _accepted(accepted: Accepted, svc: Services) -> OpSubmitted:
     return OpSubmitted(operation=shown, joined=accepted.joined, warnings=accepted.warnings)
 
 
-def _plan(body: OpRequest, plan: OperationPlan, svc: Services) -> OpPlan:
+def _plan(body: OpRequest, plan: OperationPlan, nodes: Sequence[ObservedNode], svc: Services) -> OpPlan:
     now = svc.ops.operations.now()
     steps = tuple(step_view(draft.step, now) for draft in plan.drafts)
-    return OpPlan(kind=body.kind, backend=body.backend, steps=steps, warnings=plan.warnings)
+    rooms = {one.standing.node.id: one.standing.node.resources for one in nodes}
+    fetches = tuple(
+        PlannedFetch(
+            node_id=draft.step.node,
+            fetch_bytes=draft.size_bytes,
+            disk_free=_free_disk(rooms, draft.step.node),
+        )
+        for draft in plan.drafts
+        if draft.step.state is State.PENDING and body.kind != "remove"
+    )
+    return OpPlan(kind=body.kind, backend=body.backend, steps=steps, warnings=plan.warnings, fetches=fetches)
+
+
+def _free_disk(rooms: Mapping[NodeId, Resources], node: NodeId) -> int | None:
+    room = rooms.get(node)
+    return room.available_disk if room is not None and room.total_disk else None

@@ -14,6 +14,7 @@ from remuda.core.clock import Clock
 from remuda.core.errors import Rejected, RemudaError
 from remuda.core.ids import FrontendId, NodeId
 from remuda.fleet.health import Reachability, Standing
+from remuda.fleet.node_views import ObservedNodes
 from remuda.gateway.history.exchange import (
     HistoryPart,
     HistoryWanted,
@@ -31,6 +32,7 @@ from remuda.gateway.history.series import (
     Sample,
     Values,
     seen_of,
+    shared_by,
 )
 from remuda.gateway.inference.request_records import InferenceFigures
 from remuda.gateway.requests_under_way import Running
@@ -100,6 +102,7 @@ class HistoryKeeper:
         self._ids: Mapping[str, NodeId] = {}  # By the names of nodes, as they were seen last.
         self._held = Counter[NodeId]()
         self._looks = 0
+        self._node_views = ObservedNodes()
         self._tokens: Mapping[str, int] = use.tokens()
         self._complete: dict[FrontendId, int] = {}  # Up to which step all of another's is here.
         self._asked: _Asked | None = None
@@ -108,10 +111,11 @@ class HistoryKeeper:
         return self._history.of_node(node)
 
     async def of_fleet(self) -> ChartFigures:
-        for number, _ in enumerate(self._history.add_up(), 1):
+        shared = shared_by(self._node_views.reports(self._standings()))
+        for number, _ in enumerate(self._history.add_up(shared), 1):
             if number % _ADDED_UP_AT_ONCE == 0:
                 await anyio.lowlevel.checkpoint()
-        for _ in self._history.add_up():  # What has come meanwhile.
+        for _ in self._history.add_up(shared):  # What has come meanwhile.
             pass
         return self._history.of_fleet()
 

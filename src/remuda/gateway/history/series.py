@@ -15,6 +15,7 @@ from typing import Final
 
 from remuda.core.ids import FrontendId, NodeId
 from remuda.fleet.model import Resources
+from remuda.wire.nodes import Report
 
 STEP_S: Final = 10
 STEPS: Final = 360
@@ -77,6 +78,24 @@ class ChartFigures:
     limits: Mapping[str, Values]
 
 
+Shared = Mapping[SeenFigure, Mapping[NodeId, str]]
+"""Of what several nodes may have together, by what it is known: nodes with the same have the same."""
+NOTHING_SHARED: Final[Shared] = {}
+
+
+def shared_by(reports: Mapping[NodeId, Report | None]) -> Shared:
+    """Workers on one machine that tell of the same disk, or of the same RAM."""
+    told = {node: report for node, report in reports.items() if report is not None}
+    disks = {node: report.disk_id for node, report in told.items() if report.disk_id}
+    memories = {node: report.memory_id for node, report in told.items() if report.memory_id}
+    return {
+        SeenFigure.USED_DISK: disks,
+        SeenFigure.TOTAL_DISK: disks,
+        SeenFigure.USED_RAM: memories,
+        SeenFigure.TOTAL_RAM: memories,
+    }
+
+
 NO_FIGURES: Final = ChartFigures((), {}, {})
 
 
@@ -100,6 +119,7 @@ class LastHour:
         self._slots = steps + AHEAD + 1
         self._unseen = self._new(len(SeenFigure))
         self._since = now
+        self._shared = NOTHING_SHARED
         self._seen: dict[NodeId, Tracks] = {}
         self._counted: dict[FrontendId, dict[NodeId, Tracks]] = {}
         self._of_fleet: dict[int, Row] = {}  # By step, as far as they have been added up since they changed.
@@ -178,11 +198,15 @@ class LastHour:
         )
 
     def of_fleet(self) -> ChartFigures:
-        """All nodes together: of each step the sum over the nodes that are known then. After `add_up`."""
+        """All nodes together: of each step the sum over the nodes that are known then, in which what several
+        of them share counts once. After `add_up`."""
         return _figures({step: self._of_fleet[step] for step in range(self.first, self._now)})
 
-    def add_up(self) -> Iterator[None]:
+    def add_up(self, shared: "Shared" = NOTHING_SHARED) -> Iterator[None]:
         """What `of_fleet` needs, in small pieces: of hundreds of nodes it takes a while."""
+        if shared != self._shared:
+            self._shared = shared
+            self._of_fleet.clear()
         nodes = sorted(self.nodes())
         for step in range(self.first, self._now):
             if step not in self._of_fleet:
@@ -190,12 +214,21 @@ class LastHour:
                 yield
 
     def _row(self, nodes: Sequence[NodeId], slot: int) -> "Row":
-        seen = [self._seen[node] for node in nodes if node in self._seen]
         counted = [of[node] for of in self._counted.values() for node in nodes if node in of]
         return Row(
-            [_sum(tracks[kind][slot] for tracks in seen) for kind in SeenFigure],
+            [self._seen_of_all(nodes, kind, slot) for kind in SeenFigure],
             [_sum(tracks[kind][slot] for tracks in counted) for kind in CountedFigure],
         )
+
+    def _seen_of_all(self, nodes: Sequence[NodeId], kind: SeenFigure, slot: int) -> float | None:
+        places = self._shared.get(kind, {})
+        largest: dict[str, float] = {}
+        for node in nodes:
+            if node not in self._seen or math.isnan(value := self._seen[node][kind][slot]):
+                continue
+            place = places.get(node, node)
+            largest[place] = max(value, largest.get(place, value))
+        return math.fsum(largest.values()) if largest else None
 
     # Rings.
 

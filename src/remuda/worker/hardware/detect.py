@@ -18,7 +18,14 @@ from remuda.host.bounded_looks import BoundedLook
 from remuda.worker.hardware.gpus import detect_amd, detect_apple, detect_intel, detect_nvidia, detect_tegra
 from remuda.worker.hardware.host import Host
 from remuda.worker.hardware.model import CUDA_MAJORS, Capacity, Facts, Gpu, GpuFindings, Hardware, capability
-from remuda.worker.hardware.system import architecture, processor_name, read_disk, read_memory
+from remuda.worker.hardware.system import (
+    architecture,
+    disk_id,
+    memory_id,
+    processor_name,
+    read_disk,
+    read_memory,
+)
 
 log = structlog.get_logger(__name__)
 
@@ -51,6 +58,7 @@ def detect(host: Host, models_dir: Path, budget: RamBudget = _no_budget) -> Hard
     ram = _isolated("memory", partial(_memory, host, budget), None, problems)
     room = _isolated("disk", partial(read_disk, host, models_dir), None, problems)
     cpu_model = _isolated("cpu", partial(processor_name, host), "", problems)
+    shared_disk, shared_memory = _shared(host, models_dir, budget)
     found = _look_for_gpus(host, ram or Capacity(0, 0), problems)
     if ram is None:
         problems.append("This machine's memory size cannot be determined.")
@@ -70,6 +78,8 @@ def detect(host: Host, models_dir: Path, budget: RamBudget = _no_budget) -> Hard
         capability="",
         problems=(*problems, *(problem for one in found for problem in one.problems)),
         ram_is_budget=ram is not None and budget(ram.total) is not None,
+        disk_id=shared_disk,
+        memory_id=shared_memory,
     )
     return replace(
         hardware,
@@ -84,6 +94,7 @@ def refresh(hardware: Hardware, host: Host, models_dir: Path, budget: RamBudget 
     ram = _isolated("memory", partial(_memory, host, budget), None, ignored)
     room = _isolated("disk", partial(read_disk, host, models_dir), None, ignored)
     ram = ram or Capacity(hardware.total_ram, hardware.available_ram)
+    shared_disk, shared_memory = _shared(host, models_dir, budget)
     return replace(
         hardware,
         total_ram=ram.total,
@@ -91,7 +102,19 @@ def refresh(hardware: Hardware, host: Host, models_dir: Path, budget: RamBudget 
         total_disk=room.total if room else hardware.total_disk,
         available_disk=room.available if room else hardware.available_disk,
         gpus=_refreshed(hardware.gpus, host, ram),
+        disk_id=shared_disk,
+        memory_id=shared_memory,
     )
+
+
+def _shared(host: Host, models_dir: Path, budget: RamBudget) -> tuple[str, str]:
+    """The disk and the RAM that other workers of this machine may have as well. A budget is its own."""
+    ignored: list[str] = []
+    disk = _isolated("disk", partial(disk_id, host, models_dir), "", ignored)
+    ram = _isolated("memory", partial(read_memory, host), None, ignored)
+    if ram is None or budget(ram.total) is not None:
+        return disk, ""
+    return disk, _isolated("memory", partial(memory_id, host), "", ignored)
 
 
 def _memory(host: Host, budget: RamBudget) -> Capacity | None:

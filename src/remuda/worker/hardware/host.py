@@ -183,6 +183,10 @@ class Host(Protocol):
 
     def disk_usage(self, path: str) -> Capacity | None: ...
 
+    def device(self, path: str) -> int | None:
+        """The number under which the system knows the file system."""
+        ...
+
     def memory(self) -> Capacity | None:
         """RAM as the system's own interface tells it, for systems without /proc/meminfo."""
         ...
@@ -254,6 +258,12 @@ class SystemHost:
         except OSError:
             return None
         return Capacity(usage.total, usage.free)
+
+    def device(self, path: str) -> int | None:
+        try:
+            return os.stat(path).st_dev
+        except OSError:
+            return None
 
     def memory(self) -> Capacity | None:
         import psutil  # Here, because Linux never needs it and an idle worker should be small.

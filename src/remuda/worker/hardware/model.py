@@ -62,6 +62,8 @@ class Hardware:
     capability: str
     problems: tuple[str, ...]  # Plain sentences for the machine's owner.
     ram_is_budget: bool = False  # `total_ram` is what models may use together, not what is built in.
+    disk_id: str = ""  # The same for all workers on this file system; empty: not known.
+    memory_id: str = ""  # For all that share all of the machine's RAM.
 
     @property
     def gpu_vendor(self) -> Vendor | Literal[""]:

@@ -1,11 +1,13 @@
 """The processor, RAM and disk: the processor's family and name; RAM, or less where a control group (a
 container, a systemd unit) allows less; and room on the file system that holds, or will hold, the models.
+By which of these several workers of one machine can be told to have the same.
 """
 
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
+from hashlib import sha256
 from pathlib import Path, PurePosixPath
 
 from remuda.worker.hardware.host import Host, read_line, read_number
@@ -107,5 +109,33 @@ def _limit(host: Host, group: str, layout: _CgroupLayout) -> Capacity | None:
 
 def read_disk(host: Host, models_dir: Path) -> Capacity | None:
     """Usage of the folder's file system; a folder not made yet counts as its nearest existing parent."""
-    nearest = next((path for path in (models_dir, *models_dir.parents) if host.exists(str(path))), None)
-    return None if nearest is None else host.disk_usage(str(nearest))
+    nearest = _nearest(host, models_dir)
+    return None if nearest is None else host.disk_usage(nearest)
+
+
+def _nearest(host: Host, folder: Path) -> str | None:
+    return next((str(path) for path in (folder, *folder.parents) if host.exists(str(path))), None)
+
+
+_BOOT_ID = "/proc/sys/kernel/random/boot_id"
+"""One for all containers on a kernel, and for no other machine."""
+
+
+def disk_id(host: Host, models_dir: Path) -> str:
+    """Of the file system that `read_disk` measures; empty where it cannot be told from others."""
+    nearest = _nearest(host, models_dir)
+    device = None if nearest is None else host.device(nearest)
+    return "" if device is None else _shared_id(host, "disk", device)
+
+
+def memory_id(host: Host) -> str:
+    """Of the machine's whole memory; empty where this process may have only a part, which is its own."""
+    machine = _machine(host)
+    if machine is None or any(limit.total < machine.total for limit in _limits(host)):
+        return ""
+    return _shared_id(host, "memory", machine.total)
+
+
+def _shared_id(host: Host, kind: str, number: int) -> str:
+    boot = read_line(host, _BOOT_ID)
+    return sha256(f"{boot}/{kind}/{number}".encode()).hexdigest()[:16] if boot else ""

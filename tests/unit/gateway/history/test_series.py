@@ -19,8 +19,10 @@ from remuda.gateway.history.series import (
     SeenFigure,
     Values,
     seen_of,
+    shared_by,
 )
 from remuda.wire.codec import decode
+from remuda.wire.nodes import Report
 
 A, B = FrontendId("a"), FrontendId("b")
 ONE, TWO = NodeId("one"), NodeId("two")
@@ -117,6 +119,25 @@ def _used_at(all_told: list[Told], time: int) -> list[float]:
         if sample.step * STEP_S == time
         and (used := sample.seen.get(ONE, IDLE)[SeenFigure.USED_RAM]) is not None
     ]
+
+
+def test_a_disk_that_several_workers_share_counts_once() -> None:
+    three = NodeId("three")
+    both = Resources(total_ram=8 * GIB, available_ram=6 * GIB, total_disk=100 * GIB, available_disk=30 * GIB)
+    own = seen_of(
+        Resources(total_ram=8 * GIB, available_ram=7 * GIB, total_disk=10 * GIB, available_disk=9 * GIB)
+    )
+    history = history_of([(A, Sample(NOW - 1, {ONE: seen_of(both), TWO: seen_of(both), three: own}, {}))])
+    shown(history)
+    assert last(history.of_fleet().values)["free_disk"] == 69 * GIB
+    reports = {ONE: Report(disk_id="d", memory_id="m"), TWO: Report(disk_id="d", memory_id="m"), three: None}
+    for _ in history.add_up(shared_by(reports)):
+        pass
+    fleet = history.of_fleet()
+    assert last(fleet.values)["free_disk"] == 39 * GIB
+    assert last(fleet.limits)["free_disk"] == 110 * GIB
+    assert (last(fleet.values)["used_ram"], last(fleet.limits)["used_ram"]) == (3 * GIB, 16 * GIB)
+    assert history.of_node(TWO).limits["free_disk"][-1] == 100 * GIB
 
 
 def test_requests_of_all_frontends_are_added_up_and_memory_is_not() -> None:

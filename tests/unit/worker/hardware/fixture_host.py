@@ -142,6 +142,7 @@ class RecordedNvmlLibrary:
 class FixtureHost:
     recorded: RecordedMachine
     environ: Mapping[str, str] = field(default_factory=dict)
+    file_system: int | None = None
     cursed: str = ""  # Reading below this path raises, which no Host should do.
 
     @property
@@ -173,6 +174,9 @@ class FixtureHost:
 
     def disk_usage(self, path: str) -> Capacity | None:
         return Capacity(self.recorded.disk["total"], self.recorded.disk["available"])
+
+    def device(self, path: str) -> int | None:
+        return self.file_system
 
     def memory(self) -> Capacity | None:
         memory = self.recorded.memory

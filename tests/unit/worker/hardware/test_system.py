@@ -1,12 +1,13 @@
 """RAM, and the limits that containers and units put on it."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 
 from remuda.worker.hardware.model import Capacity
-from remuda.worker.hardware.system import read_memory
-from tests.unit.worker.hardware.fixture_host import load
+from remuda.worker.hardware.system import disk_id, memory_id, read_memory
+from tests.unit.worker.hardware.fixture_host import MODELS_DIR, load
 
 GIB = 1 << 30
 MACHINE = Capacity(32768000 * 1024, 30000000 * 1024)
@@ -77,3 +78,26 @@ def test_old_kernel_without_an_available_figure_tells_what_is_free() -> None:
 
 def test_unreadable_meminfo_is_unknown() -> None:
     assert read({"/proc/meminfo": "garbage"}) is None
+
+
+def on_kernel(boot: str | None, file_system: int | None = 66, limit: str = "max\n") -> tuple[str, str]:
+    """By what a disk and the RAM are known."""
+    files = {"/proc/sys/kernel/random/boot_id": boot, "/sys/fs/cgroup/memory.max": limit}
+    host = replace(load("container-with-limit").but(files=files), file_system=file_system)
+    return disk_id(host, MODELS_DIR), memory_id(host)
+
+
+def test_workers_on_one_kernel_know_their_disk_and_ram_by_the_same_names() -> None:
+    disk, memory = on_kernel("6f1c\n")
+    assert disk
+    assert memory not in ("", disk)
+    assert on_kernel("6f1c\n") == (disk, memory)
+    other_machine = on_kernel("77aa\n")
+    assert not {disk, memory} & set(other_machine)
+    assert on_kernel("6f1c\n", file_system=67)[0] not in ("", disk)
+
+
+def test_what_is_not_shared_for_certain_is_its_own() -> None:
+    assert on_kernel(None) == ("", "")
+    assert on_kernel("6f1c\n", file_system=None)[0] == ""
+    assert on_kernel("6f1c\n", limit=f"{4 * GIB}\n")[1] == ""
