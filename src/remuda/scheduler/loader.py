@@ -17,7 +17,7 @@ from remuda.core import limits
 from remuda.core.errors import BackendFailed, Invalid, NodeUnreachable, Problem, RemudaError
 from remuda.core.ids import NodeId
 from remuda.core.reach import host_and_port
-from remuda.fleet.health import Reachability, Standing
+from remuda.fleet.health import Standing
 from remuda.fleet.identity import NodeTokens, is_its_own
 from remuda.fleet.model import Node
 from remuda.fleet.node_views import current_report
@@ -127,7 +127,7 @@ class Loader:
 
     async def _abandon(self, replica: Replica, *, stop: bool) -> None:
         with anyio.CancelScope(shield=True):
-            if stop and not await self._is_away(replica):
+            if stop:
                 await self._stop(replica)
             with anyio.move_on_after(_FORGET_S):
                 try:
@@ -135,16 +135,6 @@ class Loader:
                 except RemudaError as error:  # Upkeep finds that no frontend loads it any more.
                     log.warning("replica_not_forgotten", replica=str(replica.key), reason=error.message)
             self._deps.table.rows_changed()
-
-    async def _is_away(self, replica: Replica) -> bool:
-        """There is no worker to tell: others can take the model at once."""
-        with anyio.move_on_after(_FORGET_S):
-            try:
-                found = [one for one in await self._deps.standings() if one.node.id == replica.node]
-            except RemudaError:
-                return False
-            return not found or found[0].reachability in (Reachability.GONE, Reachability.DEPARTED)
-        return False
 
     async def _stop(self, replica: Replica) -> None:
         """If its worker does not, its report will show the process, and it is stopped then."""
