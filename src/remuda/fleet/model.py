@@ -346,8 +346,11 @@ def _share(what: str, budget: str, fraction: float, total: int) -> int:
 
 def node_vram_ceiling(node: Node) -> int | None:
     """A worker's budget that cannot be read means no cap, as its peers expect; an admin's was checked."""
+    budget = node.effective_budget
+    if not budget:  # Nearly always, and asked of each node of a fleet at each placement.
+        return None
     try:
-        return vram_ceiling(node.effective_budget, node.resources.total_vram)
+        return vram_ceiling(budget, node.resources.total_vram)
     except Invalid:
         return None
 

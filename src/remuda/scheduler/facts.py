@@ -42,12 +42,14 @@ class ReportPaths:
     def of(self, view: ObservedNode) -> frozenset[str]:
         return _NO_PATHS if view.report is None else self._of(view, view.report).files
 
-    def have(self, view: ObservedNode, file: str, parts: AbstractSet[str]) -> bool:
-        """All parts of that file; or a folder of that name, with something in it."""
+    def have(
+        self, view: ObservedNode, file: str, parts: AbstractSet[str], others: AbstractSet[str] = _NO_PATHS
+    ) -> bool:
+        """All parts of that file; or a folder of that name, with something in it; or all `others`."""
         if view.report is None:
             return False
         known = self._of(view, view.report)
-        return parts <= known.files or file in known.folders
+        return parts <= known.files or file in known.folders or (bool(others) and others <= known.files)
 
     def of_all(self, views: Iterable[ObservedNode]) -> AbstractSet[str]:
         """All files, and the folders they are in."""

@@ -217,9 +217,7 @@ class Glance:
         need, fleet = self._need, self._fleet
         if not need.file or fleet.shared or self._known.has_files(view.standing.node.id):
             return True
-        if fleet.paths.have(view, need.file, self._parts):
-            return True
-        return bool(self._paths) and self._paths <= fleet.paths.of(view)
+        return fleet.paths.have(view, need.file, self._parts, self._paths)
 
     def _slowness(self, node: NodeId, busy: int) -> int:
         if not self.usual:
