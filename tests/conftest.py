@@ -2,6 +2,8 @@
 
 import gc
 import signal
+import traceback
+from collections.abc import Generator
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -24,8 +26,8 @@ settings.register_profile("quick", _PATIENT, max_examples=15)
 settings.register_profile("thorough", _PATIENT, max_examples=500)
 settings.load_profile("usual")
 
-# Fixtures of fleets that take long to start: one process runs all modules that use one, in turn.
-SHARED_FLEETS = ("pair", "alone", "common")
+# Fixtures that take long to start: one process runs all modules that use one, in turn.
+SHARED_FLEETS = ("pair", "alone", "common", "browser", "database_url")
 _fleet_of: dict[str, str] = {}  # By module.
 
 # What takes longest begins first, so that all processes end together. Folders with shared fleets
@@ -75,6 +77,20 @@ def _rank(module: str) -> tuple[int, str]:
     if module in _fleet_of:
         return -1, _fleet_of[module]
     return next((rank for rank, folder in enumerate(ORDER) if module.startswith(folder)), len(ORDER)), ""
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    call: pytest.CallInfo[None],
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Of groups in groups, as task groups raise them, pytest shows the outermost ten, and not what failed."""
+    report = yield
+    error = call.excinfo.value if call.excinfo else None
+    if isinstance(error, BaseExceptionGroup):
+        while isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
+        report.sections.append(("What failed within", "".join(traceback.format_exception(error))))
+    return report
 
 
 def pytest_runtestloop(session: pytest.Session) -> bool | None:

@@ -87,6 +87,6 @@ def _pytest(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
         env={"PYTHONPATH": str(_ROOT)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=False,
     )

@@ -17,7 +17,7 @@ from itertools import groupby
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn
 
 import psutil
 import pytest
@@ -109,15 +109,18 @@ class _Run:
                 group = self._groups.popleft() if self._groups else []
                 copy.pending.extend(group)
                 connection.send(group)
-            case "done":
-                copy.pending.popleft()
             case Cost() as cost:
                 module = self._session.items[copy.pending[0]].nodeid.partition("::")[0]
                 self._costs[module] += cost
-            case report:
-                hook = self._session.config.hook
-                read = hook.pytest_report_from_serializable(config=self._session.config, data=report)
-                hook.pytest_runtest_logreport(report=read)
+            case list() as reports:
+                self._report(reports)
+                copy.pending.popleft()
+
+    def _report(self, reports: list[dict[str, Any]]) -> None:
+        hook = self._session.config.hook
+        for report in reports:
+            read = hook.pytest_report_from_serializable(config=self._session.config, data=report)
+            hook.pytest_runtest_logreport(report=read)
 
     def _ended(self, connection: Connection, copy: _Copy) -> None:
         connection.close()
@@ -191,24 +194,29 @@ _COUNT: Final = pytest.StashKey[int]()
 
 
 class _Reporter:
-    """In a copy: what pytest would show goes to the process that collected."""
+    """In a copy: keeps what pytest would show of a test, for the process that collected. That is sent when
+    the test is over: a message for each of its three reports would cost as much as most tests."""
 
-    def __init__(self, config: pytest.Config, connection: Connection) -> None:
+    def __init__(self, config: pytest.Config) -> None:
         self._config = config
-        self._connection = connection
+        self._reports: list[dict[str, Any]] = []
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        self._connection.send(
-            self._config.hook.pytest_report_to_serializable(config=self._config, report=report)
-        )
+        hook = self._config.hook
+        self._reports.append(hook.pytest_report_to_serializable(config=self._config, report=report))
+
+    def taken(self) -> list[dict[str, Any]]:
+        taken, self._reports = self._reports, []
+        return taken
 
 
 def _run_copy(session: pytest.Session, connection: Connection, number: int) -> NoReturn:
     code = 1
     try:
-        _set_apart(session.config, connection, number)
-        _run_tests(session, connection)
+        reporter = _Reporter(session.config)
+        _set_apart(session.config, reporter, number)
+        _run_tests(session, connection, reporter)
         code = 0
     except KeyboardInterrupt:
         session._setupstate.teardown_exact(None)
@@ -217,12 +225,12 @@ def _run_copy(session: pytest.Session, connection: Connection, number: int) -> N
         os._exit(code)
 
 
-def _set_apart(config: pytest.Config, connection: Connection, number: int) -> None:
+def _set_apart(config: pytest.Config, reporter: _Reporter, number: int) -> None:
     """What a copy must not share with the others: its output, its temporary folder, its number."""
     os.environ |= {PROCESS: str(number), PROCESSES: str(config.stash[_COUNT])}
     for name in ("terminalreporter", "lfplugin", "nfplugin", "stepwiseplugin"):
         config.pluginmanager.unregister(name=name)
-    config.pluginmanager.register(_Reporter(config, connection), "forked-reporter")
+    config.pluginmanager.register(reporter, "forked-reporter")
     # pytest-timeout writes the stacks of a test that hangs to it, and then ends the process.
     config.get_terminal_writer = lambda: TerminalWriter(sys.__stderr__)  # type: ignore[method-assign]
     capture = config.pluginmanager.getplugin("capturemanager")
@@ -239,7 +247,7 @@ def _temporary_folder(config: pytest.Config) -> Path:
     return factory.getbasetemp()
 
 
-def _run_tests(session: pytest.Session, connection: Connection) -> None:
+def _run_tests(session: pytest.Session, connection: Connection, reporter: _Reporter) -> None:
     items = _given(session, connection)
     item = next(items, None)
     told: bool = session.config.option.costs
@@ -251,7 +259,7 @@ def _run_tests(session: pytest.Session, connection: Connection) -> None:
             after = cost_so_far()
             connection.send(after - before)
             before = after
-        connection.send("done")
+        connection.send(reporter.taken())
         item = following
 
 
