@@ -66,6 +66,12 @@ class Worker(LocalAiWorker):
     def __init__(self, options: WorkerOptions, backends: list[Json]) -> None:
         super().__init__(options)
         self.backends = backends
+        self.may_finish = anyio.Event()  # Its installs.
+        self.may_finish.set()
+
+    async def _install(self, bus: Client, done: JSON, message: Msg, body: JSON) -> None:
+        await self.may_finish.wait()
+        await super()._install(bus, done, message, body)
 
     async def _on(self, bus: Client, verb: str, handle: Any) -> None:
         await super()._on(bus, verb, self._list if verb == "backend.list" else handle)

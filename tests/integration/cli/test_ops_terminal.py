@@ -8,6 +8,7 @@ import pytest
 from remuda.cli.exits import Exit
 from tests.integration.cli.fleet_rig import MB, FleetRig, fleet_rig
 from tests.support.terminals import at_terminal
+from tests.support.waiting import wait_until_blocking
 
 
 @pytest.fixture(scope="module")
@@ -48,10 +49,16 @@ def test_nodes_are_chosen_by_name_and_by_label(rig: FleetRig) -> None:
 def test_a_node_that_is_away_is_waited_for_and_the_others_are_done(rig: FleetRig) -> None:
     rig.remuda("nodes", "drain", "attic")
 
-    left = rig.remuda("backends", "install", "echo", "--timeout", "3s", code=Exit.UNFINISHED)
+    left = rig.remuda("backends", "install", "echo", "--timeout", "1s", code=Exit.UNFINISHED)
+    id = left.stderr.rsplit("operation ", 1)[1].split()[0]
 
+    def state_on_up() -> str:
+        steps = rig.json("ops", "show", id)["steps"]
+        return next(str(step["state"]) for step in steps if step["node_name"] == "up")
+
+    wait_until_blocking(lambda: state_on_up() == "succeeded", what="the other node to be done")
+    left = rig.remuda("ops", "watch", id, "--timeout", "1s", code=Exit.UNFINISHED)
     assert left.stdout.splitlines()[0] == "install echo: 1 of 2 nodes done, 1 waiting"
     assert left.stdout.splitlines()[1].startswith("  attic: waiting: ")
     rig.remuda("nodes", "resume", "attic")
-    id = left.stderr.rsplit("operation ", 1)[1].split()[0]
     assert rig.remuda("ops", "watch", id).stdout == "install echo: 2 of 2 nodes done\n"

@@ -75,13 +75,13 @@ def test_killed_worker_ends_its_stream_with_an_error_and_the_other_serves_all_el
     for name in ("mobile", "new-1", "new-2", "new-3"):
         add_echo(pair.a, name)
     first = node_of(pair.a, "mobile")
-    slowly = {"echo_delay_ms": "1500"}
+    slowly = {"echo_delay_ms": "4000"}  # Long enough to be seen under way.
     with (
         open_stream(pair.b, "mobile", "word " * 200, metadata={"echo_token_rate": "20"}) as answer,
         at_once(4) as callers,
     ):
         whole = [callers.submit(chat, frontend, "both", metadata=slowly) for frontend in pair.frontends * 2]
-        wait_until_blocking(lambda: sum(one["in_flight"] for one in of_model(pair.a, "both")) == 4, within=5)
+        wait_until_blocking(lambda: sum(one["in_flight"] for one in of_model(pair.a, "both")) == 4, within=10)
         lines = answer.iter_lines()
         assert next(lines).startswith("data: ")
         pair.workers[first].kill()
