@@ -20,18 +20,19 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranch]:
         yield made
 
 
-def keyed(place: Ranch) -> Frontend:
+@pytest.fixture(scope="module")
+def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Frontend]:
     """One that others could reach, and that asks for keys therefore."""
-    return place.up("keyed", "--host", "0.0.0.0", "--public-url", "http://127.0.0.1")
+    with ranch(tmp_path_factory.mktemp("keyed") / "ranch") as made:
+        yield made.up("keyed", "--host", "0.0.0.0", "--public-url", "http://127.0.0.1")
 
 
 def test_one_signs_in_with_a_key_and_out_again(
-    place: Ranch, browser: Browser, complaints: Complaints
+    keyed: Frontend, browser: Browser, complaints: Complaints
 ) -> None:
-    frontend = keyed(place)
-    made = frontend.ask("POST", "/api/keys", {"name": "ana", "scope": "admin"}).raise_for_status().json()
+    made = keyed.ask("POST", "/api/keys", {"name": "ana", "scope": "admin"}).raise_for_status().json()
     complaints.expected += [(401, "/api/session"), (401, "/api/events")]
-    with visit(browser, frontend.url, complaints) as page:
+    with visit(browser, keyed.url, complaints) as page:
         page.goto("/fleet")
         expect(page).to_have_title("Sign in · Remuda")
         box = page.get_by_label("Admin or read-only key")
@@ -62,12 +63,11 @@ def test_one_signs_in_with_a_key_and_out_again(
 
 
 def test_a_key_for_programs_is_told_at_the_door(
-    place: Ranch, browser: Browser, complaints: Complaints
+    keyed: Frontend, browser: Browser, complaints: Complaints
 ) -> None:
-    frontend = keyed(place)
-    made = frontend.ask("POST", "/api/keys", {"name": "prog", "scope": "inference"}).raise_for_status().json()
+    made = keyed.ask("POST", "/api/keys", {"name": "prog", "scope": "inference"}).raise_for_status().json()
     complaints.expected += [(403, "/api/session"), (401, "/api/events")]
-    with visit(browser, frontend.url, complaints) as page:
+    with visit(browser, keyed.url, complaints) as page:
         page.goto("/fleet")
         page.get_by_label("Admin or read-only key").fill(made["key"])
         page.get_by_role("button", name="Sign in").click()
@@ -76,13 +76,12 @@ def test_a_key_for_programs_is_told_at_the_door(
 
 
 def test_a_read_only_key_sees_the_fleet_and_can_change_nothing(
-    place: Ranch, browser: Browser, complaints: Complaints
+    keyed: Frontend, browser: Browser, complaints: Complaints
 ) -> None:
-    frontend = keyed(place)
-    made = frontend.ask("POST", "/api/keys", {"name": "eve", "scope": "read"}).raise_for_status().json()
+    made = keyed.ask("POST", "/api/keys", {"name": "eve", "scope": "read"}).raise_for_status().json()
     complaints.expected += [(401, "/api/session"), (401, "/api/events")]
     complaints.expected.append((403, "/api/nodes/.*/drain"))
-    with visit(browser, frontend.url, complaints) as page:
+    with visit(browser, keyed.url, complaints) as page:
         page.goto("/machines/keyed")
         page.get_by_label("Admin or read-only key").fill(made["key"])
         page.get_by_role("button", name="Sign in").click()
@@ -99,7 +98,7 @@ def test_a_read_only_key_sees_the_fleet_and_can_change_nothing(
         expect(page.get_by_role("option", name="Settings")).to_be_visible()
         expect(page.get_by_role("option").filter(has_text="action")).to_have_count(0)
         page.keyboard.press("Escape")
-        add_echo(frontend, "echo")
+        add_echo(keyed, "echo")
         page.goto("/playground?model=echo")
         page.get_by_role("textbox", name="Message").fill("hello")
         expect(page.get_by_text("it may not use models")).to_be_visible()
@@ -107,7 +106,7 @@ def test_a_read_only_key_sees_the_fleet_and_can_change_nothing(
         refused = page.evaluate(
             "id => fetch(`/api/nodes/${id}/drain`, {method: 'POST', headers: {'X-Remuda-Console': '1'}})"
             ".then((answer) => answer.status)",
-            frontend.nodes()["keyed"]["id"],
+            keyed.nodes()["keyed"]["id"],
         )
         assert refused == 403
 
