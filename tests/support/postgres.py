@@ -49,27 +49,26 @@ class ReusedDatabase:
         self.url = url
         with psycopg.connect(url) as connection:
             tables = connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'public'")
-            self._rows = {name: _rows(connection, name) for (name,) in tables.fetchall()}
-            sequences = connection.execute("SELECT sequencename FROM pg_sequences")
-            self._sequences = [name for (name,) in sequences.fetchall()]
+            restoring = [one for (name,) in tables.fetchall() for one in _restoring(connection, name)]
+            sequences = connection.execute("SELECT sequencename FROM pg_sequences").fetchall()
+            restoring += [sql.SQL("SELECT setval({}, 1, false)").format(name) for (name,) in sequences]
+            self._restoring = sql.SQL("; ").join(restoring).as_string(connection)
 
     def restore(self) -> None:
         """Nobody may be at work in it any more."""
         with psycopg.connect(self.url) as connection:
             connection.execute("SET lock_timeout = '10s'")
             connection.execute("SET session_replication_role = replica")  # Foreign keys are not looked at.
-            for name, rows in self._rows.items():
-                table = sql.Identifier(name)
-                connection.execute(sql.SQL("DELETE FROM {}").format(table))
-                for row in rows:
-                    values = sql.SQL(", ").join(map(sql.Literal, row))
-                    connection.execute(sql.SQL("INSERT INTO {} VALUES ({})").format(table, values))
-            for name in self._sequences:
-                connection.execute("SELECT setval(%s, 1, false)", (name,))
+            connection.execute(self._restoring.encode())  # All in one message.
 
 
-def _rows(connection: "psycopg.Connection[tuple[object, ...]]", table: str) -> list[tuple[object, ...]]:
-    return connection.execute(sql.SQL("SELECT * FROM {}").format(sql.Identifier(table))).fetchall()
+def _restoring(connection: "psycopg.Connection[tuple[object, ...]]", name: str) -> Iterator[sql.Composed]:
+    """How a table gets the rows again that it has now."""
+    table = sql.Identifier(name)
+    yield sql.SQL("DELETE FROM {}").format(table)
+    for row in connection.execute(sql.SQL("SELECT * FROM {}").format(table)).fetchall():
+        values = sql.SQL(", ").join(map(sql.Literal, row))
+        yield sql.SQL("INSERT INTO {} VALUES ({})").format(table, values)
 
 
 class PostgresServer:

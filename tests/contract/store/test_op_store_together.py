@@ -109,17 +109,18 @@ async def test_of_opposite_wishes_at_once_exactly_the_last_stands(stores: Stores
         assert by_op[op].replaced_by == (opposites[-1] if opposites else None)
 
 
-async def test_many_wishes_at_once_are_all_taken(database: Database, op_store: OpStore) -> None:
+@pytest.mark.parametrize("count", [300, pytest.param(2000, marks=pytest.mark.long)])
+async def test_many_wishes_at_once_are_all_taken(database: Database, op_store: OpStore, count: int) -> None:
     async def submit(number: int) -> None:
         await submitted(
             op_store, an_operation(f"op-{number}", backend=f"b-{number}"), [f"node-{number % 50}"]
         )
 
     async with anyio.create_task_group() as tasks:
-        for number in range(2000):
+        for number in range(count):
             tasks.start_soon(submit, number)
-    assert await row_count(database, operations) == 2000
-    assert len((await op_store.live()).steps) == 2000
+    assert await row_count(database, operations) == count
+    assert len((await op_store.live()).steps) == count
 
 
 async def test_what_is_under_way_moves_on_while_many_wishes_wait(
@@ -194,27 +195,28 @@ class Reader:
             self._after = numbers[-1] if full else newest
 
 
-async def write(store: OpStore, name: str) -> None:
+async def write(store: OpStore, name: str, count: int) -> None:
     """Two thirds of the operations change only once: they are seen then or never."""
-    for number in range(20):
+    for number in range(count):
         await submitted(store, an_operation(f"{name}-{number}", backend=f"{name}-{number}"), ["a", "b"])
         op = OpId(f"{name}-{number * 7 % (number + 1) // 3 * 3}")
         first, second = await the_steps(store, op)
         await store.commit([begun(first)], ONE, OPEN_FOR)
-        await store.note_progress({(op, first.node): Progress(first.attempt + 1, number / 20)})
+        await store.note_progress({(op, first.node): Progress(first.attempt + 1, number / count)})
         await store.answer(op, first.node, Outcome(first.attempt + 1))
         await store.commit([replace(second, why=because(StepCause.NOTE, str(number)))], ONE, OPEN_FOR)
         await store.wish(op, list(Wish)[number % 3])
 
 
-async def test_readers_of_changes_miss_nothing_while_others_write(stores: Stores) -> None:
+@pytest.mark.parametrize("count", [7, pytest.param(20, marks=pytest.mark.long)])
+async def test_readers_of_changes_miss_nothing_while_others_write(stores: Stores, count: int) -> None:
     readers = [Reader(stores[number % 2], page) for number, page in enumerate((1, 7, 1000))]
     done = anyio.Event()
 
     async def write_all() -> None:
         async with anyio.create_task_group() as writers:
             for number in range(4):
-                writers.start_soon(write, stores[number % 2], f"writer-{number}")
+                writers.start_soon(write, stores[number % 2], f"writer-{number}", count)
         done.set()
 
     async def follow(reader: Reader) -> None:
@@ -227,6 +229,6 @@ async def test_readers_of_changes_miss_nothing_while_others_write(stores: Stores
         for reader in readers:
             tasks.start_soon(follow, reader)
     truth = {view.operation.id: view for view in await stores[0].views(Filter(limit=1000))}
-    assert len(truth) == 80
+    assert len(truth) == 4 * count
     for reader in readers:
         assert reader.seen == truth

@@ -114,7 +114,7 @@ async def scene(folder: Path, size: int) -> AsyncIterator[Scene]:
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
-    ("size", "count"), [(24 * MB, 20), pytest.param(300 * MB, 60, marks=pytest.mark.long)]
+    ("size", "count"), [(24 * MB, 8), pytest.param(300 * MB, 60, marks=pytest.mark.long)]
 )
 async def test_a_fetch_survives_kills_of_all_who_take_part_at_random_moments(
     tmp_path: Path, size: int, count: int, record_property: Callable[[str, object], None]

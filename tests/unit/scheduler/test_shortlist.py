@@ -159,7 +159,7 @@ def known_by(supply: list[Supply], here: str) -> SupplyFacts:
 heres = st.sampled_from(("", "id-n1"))
 
 
-@settings(max_examples=examples(300))
+@settings(max_examples=examples(150))
 @given(needs, fleets(), supplies, heres)
 def test_same_answer_as_by_looking_at_all(
     need: Need, fleet: PlacementFacts, supply: list[Supply], here: str
@@ -169,7 +169,7 @@ def test_same_answer_as_by_looking_at_all(
     assert at_once(best_place(need, fleet, known)) == plain
 
 
-@settings(max_examples=examples(300))
+@settings(max_examples=examples(150))
 @given(needs, fleets(), supplies, heres)
 def test_no_node_is_better_than_it_looked(
     need: Need, fleet: PlacementFacts, supply: list[Supply], here: str
