@@ -184,6 +184,7 @@ BREAKS = {
         "remuda.worker.enrolment.refresh_after",
         lambda jwt, now: timedelta(seconds=1),
         "registers_in_moderation",
+        first_seed=8,
     ),
     "heartbeats go on without the bus": Break(
         "remuda.worker.bus_session.BusSession._note",
