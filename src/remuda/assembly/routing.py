@@ -4,6 +4,7 @@ what sees to it that replicas which answer also work."""
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
+from typing import NamedTuple
 
 from remuda.assembly.addresses import bind_host, loopback
 from remuda.assembly.operations import FrontendParts
@@ -12,17 +13,18 @@ from remuda.assembly.settings import FrontendSettings
 from remuda.core.ids import FrontendId
 from remuda.core.reach import AddressRange
 from remuda.gateway.inference.link_fetch import LinkFetcher, open_link_fetcher
-from remuda.inference.model import Upstreams
 from remuda.router.chooser import ReplicaChooser
 from remuda.router.decisions import DecisionLog, Explanations
 from remuda.router.live_table import Tables
 from remuda.router.suspects import Suspects
-from remuda.router.usage import PeerLoads
+from remuda.router.usage import PeerLoads, RequestLedger
 from remuda.router.work_checks import WorkChecks
+from remuda.scheduler.ports import ReplicaEngine
 from remuda.scheduler.service import Models
 from remuda.scheduler.speed_keeper import SpeedKeeper
 from remuda.scheduler.upkeep import BY
 from remuda.store.measurements import SqlRateStore
+from remuda.upstreams.pool import OpenUpstreams
 
 
 class RoutingRig:
@@ -52,22 +54,28 @@ class RoutingRig:
         return self.speeds.run, self.explanations.run, self.chooser.run
 
 
-def work_checks(
-    parts: FrontendParts,
-    tables: Tables,
-    upstreams: Upstreams,
-    peers: PeerLoads,
-    suspects: Suspects,
-    models: Models,
-) -> WorkChecks:
+class LookedAfter(NamedTuple):
+    """Where it is seen what replicas have in flight, and whether they still live."""
+
+    tables: Tables
+    upstreams: OpenUpstreams
+    peers: PeerLoads
+    ledger: RequestLedger
+    engine: ReplicaEngine
+
+
+def work_checks(parts: FrontendParts, seen: LookedAfter, suspects: Suspects, models: Models) -> WorkChecks:
     return WorkChecks(
         parts.frontend,
-        tables,
-        upstreams,
+        seen.tables,
+        seen.upstreams,
         parts.clock,
         parts.entropy,
-        in_flight=peers.everywhere,
-        alive=peers.heard,
+        in_flight=seen.peers.everywhere,
+        own=seen.ledger.of,
+        silent_s=seen.upstreams.silent_s,
+        healthy=seen.engine.healthy,
+        alive=seen.peers.heard,
         fence=suspects.fence,
         reload=partial(models.load, by=BY),
         every_s=parts.settings.work_check.total_seconds(),

@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry
 from remuda.assembly.adopted_servers import ServerRig
 from remuda.assembly.model_sources import holder_of, model_objects, wanted_files
 from remuda.assembly.operations import FrontendParts, Workshop
-from remuda.assembly.routing import RoutingRig, open_links, work_checks
+from remuda.assembly.routing import LookedAfter, RoutingRig, open_links, work_checks
 from remuda.assembly.running import Runner, background
 from remuda.assembly.scheduling_seeds import SchedulingSeeds, seeds_of
 from remuda.assembly.settings import FrontendSettings
@@ -131,7 +131,7 @@ class ServingRig:
         self._replicas = SqlReplicaStore(ground.parts.database)
         self._model_store = SqlModelStore(ground.parts.database)
         self._scheduling = SqlSchedulingStore(ground.parts.database)
-        self._catalogue = ModelCatalogue(self._model_store, ground.models_path)
+        self._catalogue = ModelCatalogue(self._model_store, ground.models_path, ground.parts.frontend)
         self._tables, self._ledger = Tables(), RequestLedger()
         self._servers = ServerRig(ground.parts.database, clock, self._tables, lambda: self._keeper.refresh())
         self._keeper = self._table_keeper()
@@ -324,6 +324,7 @@ class ServingRig:
             chooser=self._routing.chooser,
         )
         models = self._models(placing, unloads)
+        looked_after = LookedAfter(self._tables, upstreams, self._peers, self._ledger, self._engine)
         serving = self._serving(models, folder, cold, suspects, placing)
         runners: Sequence[Runner] = (
             *self._file_runners(),
@@ -341,7 +342,7 @@ class ServingRig:
             self._memory.run,
             *self._routing.runners,
             self._confirming().run,
-            work_checks(ground.parts, self._tables, upstreams, self._peers, suspects, models).run,
+            work_checks(ground.parts, looked_after, suspects, models).run,
             partial(close_stale_connections, self._tables, upstreams),
         )
         responses = self._responses()

@@ -21,15 +21,24 @@ class Fault(StrEnum):
 
 
 class UpstreamFailed(PeerFailed):
-    """`status` is what the client gets. `unsent`: the replica has not got the request, or not all of it."""
+    """`status` is what the client gets. `unsent`: the replica has not got the request, or not all of it.
+    `mute`: it took the connection, and said nothing on it."""
 
     code = "backend_failed"
 
     def __init__(
-        self, fault: Fault, message: str, *, status: int = 502, hint: str = "", unsent: bool = False
+        self,
+        fault: Fault,
+        message: str,
+        *,
+        status: int = 502,
+        hint: str = "",
+        unsent: bool = False,
+        mute: bool = False,
     ) -> None:
         super().__init__(message, hint=hint)
         self.fault = fault
+        self.mute = mute
         self.status = status
         self.unprocessed = unsent or fault is Fault.NOT_LOADED
 

@@ -19,8 +19,9 @@ from remuda.models.config import GGUF_BACKEND, ModelConfig
 from remuda.models.files import NeededFile
 from remuda.models.model_folder import folder_backends
 from remuda.models.reading import read_model
-from remuda.scheduler.catalogue import Catalogued, Weights
+from remuda.scheduler.catalogue import Catalogued
 from remuda.scheduler.model import ADDED, ModelFit, StoredModel
+from remuda.scheduler.seen_facts import Weights
 
 SIZES_S: Final = 8.0  # For the source to tell them.
 _KNOWN_S: Final = 300.0

@@ -2,7 +2,8 @@
 nothing. One that twice produces nothing is fenced, stopped, and its model loaded again.
 
 A check counts as no use and wakes nothing: it goes to the replica itself, past whatever counts requests, and
-only while the replica has none. Of several frontends one checks each replica.
+only while the replica has none. Of several frontends one checks each replica. Those that have requests are
+asked nothing that costs work, but for a sign of life, once they have said nothing for long (see stalls.py).
 """
 
 import zlib
@@ -34,7 +35,7 @@ from remuda.inference.answers import (
     Vector,
 )
 from remuda.inference.failures import Fault, UpstreamFailed
-from remuda.inference.model import InferenceCall, RequestKind, Upstreams
+from remuda.inference.model import InferenceCall, ReplicaEndpoint, RequestKind, Upstreams
 from remuda.inference.requests import (
     ChatRequest,
     EmbeddingRequest,
@@ -44,6 +45,7 @@ from remuda.inference.requests import (
 )
 from remuda.models.config import ModelConfig
 from remuda.router.live_table import Tables
+from remuda.router.stalls import UNANSWERED_MAX, Stall, asked, is_to_be_asked, looked
 from remuda.router.table import Route, RouteId
 
 log = structlog.get_logger(__name__)
@@ -164,8 +166,9 @@ class _Discarded:
 
 
 class WorkChecks:
-    """`in_flight` counts over all frontends, `alive` are these; `fence` takes a replica out of service and
-    has its process stopped; `reload` loads a model."""
+    """`in_flight` counts over all frontends, `own` those of this one, `alive` are these; `fence` takes a
+    replica out of service and has its process stopped; `reload` loads a model. `silent_s`: since a replica
+    said anything to this frontend; `healthy`: whether its process answers; None: it says nothing."""
 
     def __init__(
         self,
@@ -176,6 +179,9 @@ class WorkChecks:
         entropy: Entropy,
         *,
         in_flight: Callable[[ReplicaKey], int],
+        own: Callable[[ReplicaKey], int],
+        silent_s: Callable[[ReplicaEndpoint], float],
+        healthy: Callable[[ReplicaEndpoint], Awaitable[bool | None]],
         alive: Callable[[], Collection[FrontendId]],
         fence: Callable[[Route, UpstreamFailed], Awaitable[None]],
         reload: Callable[[str], Awaitable[object]],
@@ -188,12 +194,16 @@ class WorkChecks:
         self._clock = clock
         self._entropy = entropy
         self._in_flight = in_flight
+        self._own = own
+        self._silent_s = silent_s
+        self._healthy = healthy
         self._alive = alive
         self._fence = fence
         self._reload = reload
         self._every_s = every_s
         self._limit_s = min(max(every_s / 2, 1.0), _LIMIT_MOST_S)
         self._records: Mapping[RouteId, WorkRecord] = {}
+        self._stalls: Mapping[RouteId, Stall] = {}
         self._checking = set[RouteId]()
         self._reloaded_s: dict[str, float] = {}
         self._tasks = TaskOwner()
@@ -219,6 +229,44 @@ class WorkChecks:
             if due and route.id not in self._checking and is_mine(route.key, self._frontend, alive):
                 self._checking.add(route.id)
                 self._tasks.start(self._check, route)
+        self._look_at_busy([route for route in routes if self._own(route.key)], now_s)
+
+    def _look_at_busy(self, routes: Sequence[Route], now_s: float) -> None:
+        """Each frontend looks after its own requests: it has their connections."""
+        silent_s = {route.id: self._silent_s(route.endpoint) for route in routes}
+        self._stalls = {
+            one: looked(self._stalls.get(one), silent_s[one], self._every_s, now_s) for one in silent_s
+        }
+        for route in routes:
+            due = is_to_be_asked(self._stalls[route.id], silent_s[route.id], self._every_s, now_s)
+            if due and route.id not in self._checking and self._works_on_texts(route):
+                self._checking.add(route.id)
+                self._tasks.start(self._ask_for_life, route)
+
+    def _works_on_texts(self, route: Route) -> bool:
+        """What makes images may well compute for minutes without answering anything."""
+        entry = self._tables.now.models.get(route.key.model)
+        return entry is not None and _tiny_request(entry.config)[0] is not None
+
+    async def _ask_for_life(self, route: Route) -> None:
+        try:
+            async with self._few:
+                answers = await self._healthy(route.endpoint)
+            stall = self._stalls.get(route.id)
+            if stall is None or not self._tables.has(route):
+                return
+            if answers is False:  # It listens no more: others look into that.
+                await self._fence(
+                    route, UpstreamFailed(Fault.UNREACHABLE, "it takes no connections any more")
+                )
+                return
+            stall = asked(stall, answers is True, self._clock.monotonic())
+            self._stalls = {**self._stalls, route.id: stall}
+            if stall.wedged:
+                calls = f"{UNANSWERED_MAX} health calls in a row"
+                await self._give_up(route, f"it said nothing to its requests, and did not answer {calls}")
+        finally:
+            self._checking.discard(route.id)
 
     async def _check(self, route: Route) -> None:
         try:
@@ -234,7 +282,8 @@ class WorkChecks:
                     "replica_produced_nothing", replica=str(route.key), node=route.node_name, reason=why
                 )
             if record.misses >= MISSES_MAX:
-                await self._give_up(route, why)
+                words = f"it produced nothing when it was asked {MISSES_MAX} times: {why}"
+                await self._give_up(route, words)
         finally:
             self._checking.discard(route.id)
 
@@ -256,7 +305,7 @@ class WorkChecks:
                     return CheckOutcome.UNCHECKABLE, why
                 if not self._tables.has(route):  # It is being unloaded, or others look into it already.
                     return CheckOutcome.LOST, why
-                if failure.elsewhere:
+                if failure.elsewhere and not failure.mute:  # Its kernel answers for a mute one: it missed.
                     await self._fence(route, failure)
                     return CheckOutcome.LOST, why
         if sink.complete:
@@ -264,8 +313,7 @@ class WorkChecks:
         return (CheckOutcome.BUSY if self._in_flight(route.key) else CheckOutcome.MISSED), why
 
     async def _give_up(self, route: Route, why: str) -> None:
-        words = f"it produced nothing when it was asked {MISSES_MAX} times: {why}"
-        await self._fence(route, UpstreamFailed(Fault.NOT_LOADED, words))
+        await self._fence(route, UpstreamFailed(Fault.NOT_LOADED, why))
         model, now_s = route.key.model, self._clock.monotonic()
         if now_s - self._reloaded_s.get(model, float("-inf")) < _RELOADED_AGAIN_S:
             log.warning("replica_not_reloaded", replica=str(route.key), reason="it was a moment ago")

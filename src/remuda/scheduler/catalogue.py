@@ -20,36 +20,29 @@ from remuda.core.errors import Conflict, Invalid, Rejected, RemudaError
 from remuda.core.hints import pasted
 from remuda.core.os_errors import os_reason
 from remuda.models.config import ModelConfig, is_gguf_backend
-from remuda.models.facts import facts_of
-from remuda.models.files import Manifest, NeededFile
-from remuda.models.gguf import CutOff, GgufHeader, ModelFacts
+from remuda.models.files import NeededFile
 from remuda.models.memory import NO_MEMORY, effective_context, memory_need
 from remuda.models.model_folder import folder_stamp, is_model_folder
 from remuda.models.needed_files import needed_files
 from remuda.models.paths import check_absolute_paths
 from remuda.models.reading import check_new_name, located, read_model
 from remuda.models.wanted_sources import as_fetched, checked_sources, is_complete
-from remuda.scheduler.model import ADDED, Need, StoredModel, file_origin
+from remuda.scheduler.model import ADDED, Need, SeenFacts, StoredModel, file_origin
 from remuda.scheduler.ports import ModelEditStore, ModelStore, RoutingTable
 from remuda.scheduler.scheduling import effective
+from remuda.scheduler.seen_facts import (
+    NOT_HERE,
+    Weights,
+    into_manifest,
+    read_weights,
+    to_write_down,
+    written_down,
+)
 
 log = structlog.get_logger(__name__)
 
 _PARALLEL_UNKNOWN = 1
 _File = tuple[str, int, int]  # Its path, and what changes when it does.
-
-
-@dataclass(frozen=True, slots=True)
-class Weights:
-    """A model's file, as far as it says something of itself: on this machine, or where it was installed."""
-
-    size_bytes: int = 0
-    header: GgufHeader | None = None
-    cut_off: str = ""  # Why it cannot be used: it was not copied to its end.
-    facts: ModelFacts | None = None  # What it says of itself.
-
-
-_NOT_HERE: Final = Weights()
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +54,7 @@ class Catalogued:
     weights: Weights = field(default_factory=Weights)
     here: bool = False  # Its bytes are in this machine's folder of models.
     lacks_files: bool = False  # Its configuration names sources that were not fetched yet.
+    unsaid: SeenFacts | None = None  # What other frontends do not know of it yet.
 
     def need(self, size_elsewhere: int = 0) -> Need:
         """What it asks of a node. `size_elsewhere`: of its file, as a node reports it."""
@@ -92,11 +86,13 @@ def names_file(config: ModelConfig) -> bool:
 
 
 class ModelCatalogue:
-    """`models_path` is this machine's folder of models."""
+    """`models_path` is this machine's folder of models; what the files in it say of themselves is written
+    down for other frontends in the name of `frontend`."""
 
-    def __init__(self, store: ModelStore, models_path: Path) -> None:
+    def __init__(self, store: ModelStore, models_path: Path, frontend: str = "") -> None:
         self._store = store
         self._models_path = models_path
+        self._frontend = frontend
         self._known: Mapping[str, Catalogued] = MappingProxyType({})
         self._weights_of: Mapping[_File, Weights] = {}  # Those of the last look.
         self._looks = 0  # So far, and the latest of those that came to an end.
@@ -152,6 +148,7 @@ class ModelCatalogue:
         known = await run_sync(self._read, stored)
         if look > self._latest:
             self._known, self._latest = known, look
+            await self._write_down(known)
         self._described &= known.keys()
         for one in known.values():
             await self._describe(one)
@@ -159,7 +156,7 @@ class ModelCatalogue:
     async def _describe(self, model: Catalogued) -> None:
         """Write down what its files say of themselves, for frontends that do not have them, where an earlier
         release has installed it: that wrote nothing of it. Once; what fails is tried after the next start."""
-        manifest = described(model)
+        manifest = into_manifest(model.config, model.stored, model.weights) if model.here else None
         if manifest is None or model.config.id in self._described:
             return
         self._described.add(model.config.id)
@@ -170,13 +167,23 @@ class ModelCatalogue:
         else:
             log.info("model_described", model=model.config.id, written=written)
 
+    async def _write_down(self, known: Mapping[str, Catalogued]) -> None:
+        for one in known.values():
+            if one.unsaid is None:
+                continue
+            try:
+                await self._store.note_seen(one.stored, one.unsaid)
+            except RemudaError as error:  # The next look tries again.
+                log.warning("model_facts_not_written", model=one.config.id, reason=error.message)
+                return
+
     async def weights(self, config: ModelConfig) -> Weights:
         """What is known of a model that need not be configured yet."""
         weights, _ = await run_sync(self._weights, config, {})
         known = self._known.get(config.id)
-        if weights is not _NOT_HERE or known is None:
+        if weights is not NOT_HERE or known is None:
             return weights
-        return _as_installed(config, known.stored.manifest)
+        return written_down(config, known.stored)
 
     async def files(self, model: Catalogued) -> tuple[NeededFile, ...]:
         """What a load of it needs on a node; empty where that is not known here, or is incomplete."""
@@ -215,9 +222,11 @@ class ModelCatalogue:
             return None
         config, lacks_files = found
         weights, here = self._weights(config, weights_of)
-        if weights is _NOT_HERE:
-            weights = _as_installed(config, stored.manifest)
-        return Catalogued(stored, config, weights, here, lacks_files)
+        unsaid = to_write_down(config, stored, weights, self._frontend) if self._frontend else None
+        if unsaid is None and not weights.cut_off:
+            known = written_down(config, stored)
+            weights = weights if known is NOT_HERE else known
+        return Catalogued(stored, config, weights, here, lacks_files, unsaid)
 
     def _config(self, stored: StoredModel) -> tuple[ModelConfig, bool] | None:
         """The same one while nothing about it has changed: requests that wait compare it. And whether it
@@ -251,45 +260,18 @@ class ModelCatalogue:
         except OSError:
             facts = None
         if facts is None:
-            return _NOT_HERE, False
+            return NOT_HERE, False
         file = (str(path), facts.st_mtime_ns, facts.st_size)
         if not path.is_file():
             if not is_model_folder(path):
                 return Weights(), True
             file = (str(path), folder_stamp(path), 0)
-        weights_of[file] = self._weights_of.get(file) or _weights(path, facts.st_size)
+        weights_of[file] = self._weights_of.get(file) or read_weights(path, facts.st_size)
         return weights_of[file], not weights_of[file].cut_off
 
 
 def _described_by(stored: StoredModel) -> tuple[object, ...]:
     return stored.text, stored.terms, stored.manifest
-
-
-def _weights(path: Path, size_bytes: int) -> Weights:
-    """A file that says nothing of itself still has a size; a folder's is not known then."""
-    try:
-        facts = facts_of(path)
-    except CutOff as error:
-        return Weights(cut_off=str(error))
-    except Rejected:
-        return Weights(0 if path.is_dir() else size_bytes)
-    return Weights(facts.size_bytes, facts.header, facts=facts)
-
-
-def described(model: Catalogued) -> Manifest | None:
-    """The manifest with what this machine's files say; None where it has that, or where these are others."""
-    manifest, facts, file = model.stored.manifest, model.weights.facts, model.config.file
-    if manifest is None or manifest.facts is not None or facts is None or not model.here:
-        return None
-    if not any(one.path == file or one.path.startswith(f"{file}/") for one in manifest.files):
-        return None
-    return manifest.model_copy(update={"facts": facts, "described": file})
-
-
-def _as_installed(config: ModelConfig, manifest: Manifest | None) -> Weights:
-    """What the frontend that installed it has written down of a file that is not here."""
-    facts = None if manifest is None or manifest.described != config.file else manifest.facts
-    return _NOT_HERE if facts is None else Weights(facts.size_bytes, facts.header, facts=facts)
 
 
 _LOOK_EVERY_S: Final = 5.0

@@ -15,6 +15,7 @@ from remuda.fleet.model import Node
 from remuda.inference.model import ReplicaEndpoint
 from remuda.models.config import CONTEXT_FALLBACK
 from remuda.models.files import Manifest
+from remuda.models.gguf import ModelFacts
 from remuda.models.memory import NO_MEMORY, MemoryUse
 from remuda.ops.model import Goal, Kind, Operation, OpId, ReplicaTarget, RollOut, Source, Step, UnloadReason
 from remuda.scheduler.scheduling import SchedulingTerms
@@ -73,6 +74,16 @@ def file_origin(frontend: str, host: str, file: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class SeenFacts:
+    """What a model's file says of itself, as a frontend that has it wrote it down for those that do not: what
+    a model needs is the same whichever of them computes it."""
+
+    file: str  # The file or folder that the configuration named then.
+    by: str  # The frontend, which alone writes it down again when its file changes.
+    facts: ModelFacts
+
+
+@dataclass(frozen=True, slots=True)
 class StoredModel:
     """A configured model, as every frontend sees it."""
 
@@ -84,6 +95,7 @@ class StoredModel:
     manifest: Manifest | None = None  # Of a model whose files the fleet has brought; None: people did.
     kept_by: FrontendId | None = None  # The frontend that fetched them.
     terms: SchedulingTerms | None = None  # What an admin has declared beside it, where it was read with it.
+    seen: SeenFacts | None = None
 
     @property
     def file(self) -> str:

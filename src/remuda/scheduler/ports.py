@@ -13,7 +13,7 @@ from remuda.inference.model import ReplicaEndpoint
 from remuda.models.config import ModelConfig
 from remuda.models.files import Manifest, NeededFile
 from remuda.ops.model import Operation, Step
-from remuda.scheduler.model import Place, Renaming, Replica, Replicas, StoredModel
+from remuda.scheduler.model import Place, Renaming, Replica, Replicas, SeenFacts, StoredModel
 from remuda.wire.backends import BackendInstall, BackendInstallReply, BackendListReply, InstallProgress
 from remuda.wire.files import FilesDrop, FilesDropReply, FilesFetch, FilesFetchReply, WantedFile
 from remuda.wire.models import ModelsRunningReply, ModelStop, ModelStopReply
@@ -101,6 +101,11 @@ class ModelStore(Protocol):
 
     async def remove_model(self, name: str) -> StoredModel:
         """NotFound for one that is not there."""
+        ...
+
+    async def note_seen(self, model: StoredModel, seen: SeenFacts) -> None:
+        """Write down what the model's file says of itself, unless the configuration is another by now. This
+        is no change of the model."""
         ...
 
     async def describe_model(self, model: StoredModel, manifest: Manifest) -> bool:

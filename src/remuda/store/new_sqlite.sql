@@ -1,9 +1,9 @@
--- Schema version 33
+-- Schema version 34
 CREATE TABLE alembic_version (
 	version_num VARCHAR(32) NOT NULL,
 	CONSTRAINT alembic_version_pkc PRIMARY KEY (version_num)
 );
-INSERT INTO "alembic_version" VALUES('0033');
+INSERT INTO "alembic_version" VALUES('0034');
 CREATE TABLE api_keys (
 	id TEXT NOT NULL,
 	name TEXT NOT NULL,
@@ -151,7 +151,7 @@ CREATE TABLE models (
 	text TEXT NOT NULL,
 	revision TEXT NOT NULL,
 	origin TEXT NOT NULL,
-	updated_at BIGINT NOT NULL, manifest TEXT, kept_by TEXT DEFAULT '' NOT NULL,
+	updated_at BIGINT NOT NULL, manifest TEXT, kept_by TEXT DEFAULT '' NOT NULL, seen TEXT,
 	PRIMARY KEY (name),
 	CONSTRAINT models_subject_token_key UNIQUE (subject_token)
 );

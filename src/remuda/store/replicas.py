@@ -16,7 +16,7 @@ from remuda.core.errors import Conflict, NotFound
 from remuda.core.ids import BootId, FrontendId, NodeId, ReplicaKey
 from remuda.models.files import Manifest
 from remuda.ops.model import FRONTENDS, Operation, OpId, State, Step, UnloadCause, UnloadReason, Wish
-from remuda.scheduler.model import ADDED, Renaming, Replica, Replicas, ReplicaState, StoredModel
+from remuda.scheduler.model import ADDED, Renaming, Replica, Replicas, ReplicaState, SeenFacts, StoredModel
 from remuda.store import ops_intents
 from remuda.store.connections import unusable
 from remuda.store.database import Database
@@ -73,6 +73,11 @@ class SqlModelStore:
 
     async def remove_written(self, name: str, written_at: str) -> StoredModel | None:
         return await self._database.transact(lambda c, now: _remove_written(c, name, written_at))
+
+    async def note_seen(self, model: StoredModel, seen: SeenFacts) -> None:
+        same = and_(models.c.name == model.name, models.c.text == model.text)
+        noting = update(models).where(same).values(seen=seen)
+        await self._database.transact(lambda c, now: c.execute(noting) and None)
 
     async def describe_model(self, model: StoredModel, manifest: Manifest) -> bool:
         return await self._database.transact(lambda c, _: _describe(c, model, manifest))
@@ -254,7 +259,16 @@ def _remove_written(connection: Connection, name: str, written_at: str) -> Store
 
 def _model(row: Row[tuple[object]]) -> StoredModel:
     kept_by = FrontendId(row.kept_by) if row.kept_by else None
-    return StoredModel(row.name, row.text, row.revision, row.origin, row.updated_at, row.manifest, kept_by)
+    return StoredModel(
+        row.name,
+        row.text,
+        row.revision,
+        row.origin,
+        row.updated_at,
+        row.manifest,
+        kept_by,
+        seen=row.seen,
+    )
 
 
 _LATEST: Final = select(replica_change_count.c.latest)

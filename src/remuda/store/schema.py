@@ -31,11 +31,12 @@ from remuda.fleet.model import Claim
 from remuda.models.files import Manifest
 from remuda.ops.model import Goal, Installation, RollOut
 from remuda.ops.ports import Progress
+from remuda.scheduler.model import SeenFacts
 from remuda.scheduler.scheduling import SchedulingTerms
 from remuda.store.ops_codec import Document, StoredReason, StoredSource, StoredStepReason
 from remuda.wire.nodes import InstalledArtifact
 
-SCHEMA_VERSION = 33
+SCHEMA_VERSION = 34
 """What this release writes. Counts up with each migration."""
 
 MIN_COMPATIBLE_VERSION = 1
@@ -361,6 +362,7 @@ models = Table(
     Column("updated_at", Instant, nullable=False),
     Column("manifest", Document(Manifest)),  # Of a model whose files the fleet has brought.
     Column("kept_by", Text, nullable=False, server_default=""),  # The frontend that fetched them.
+    Column("seen", Document(SeenFacts)),  # What its file says of itself, where a frontend has it.
     UniqueConstraint("subject_token", name="models_subject_token_key"),
 )
 

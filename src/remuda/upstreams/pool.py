@@ -1,5 +1,7 @@
 """Upstreams for the endpoints that are routed to, kept while they are in use."""
 
+import asyncio
+import math
 from collections.abc import Callable, Collection
 from typing import Protocol
 
@@ -15,6 +17,9 @@ ANTHROPIC = "anthropic"
 
 class ClosableUpstream(Upstream, Protocol):
     """One with a connection of its own. Closing lets what is under way come to its end."""
+
+    @property
+    def heard_s(self) -> float: ...
 
     async def aclose(self) -> None: ...
 
@@ -35,7 +40,7 @@ class OpenUpstreams:
         self._http = http
         self._servers = servers or http
         self._grpc_factory = grpc_factory
-        self._pooled: dict[ReplicaEndpoint, Upstream] = {}
+        self._pooled: dict[ReplicaEndpoint, HttpUpstream | AnthropicUpstream] = {}
         self._called: dict[ReplicaEndpoint, ClosableUpstream] = {}
 
     def at(self, endpoint: ReplicaEndpoint) -> Upstream:
@@ -50,6 +55,12 @@ class OpenUpstreams:
         if called is None:
             called = self._called[endpoint] = self._grpc_factory(endpoint)
         return called
+
+    def silent_s(self, endpoint: ReplicaEndpoint) -> float:
+        """Seconds since a backend in our fleet last said anything to this frontend."""
+        upstream = self._called.get(endpoint) or self._pooled.get(endpoint)
+        heard_s = -math.inf if isinstance(upstream, AnthropicUpstream | None) else upstream.heard_s
+        return asyncio.get_running_loop().time() - heard_s
 
     async def forget(self, in_use: Collection[ReplicaEndpoint]) -> None:
         """Drop all but these."""

@@ -10,6 +10,7 @@ from remuda.accounts.keys import ApiKey, KeyScope
 from remuda.core.errors import Conflict, NotFound
 from remuda.core.ids import FrontendId
 from remuda.models.files import Manifest, ManifestFile
+from remuda.models.gguf import GgufHeader, ModelFacts
 from remuda.ops.model import (
     FRONTENDS,
     Goal,
@@ -24,7 +25,7 @@ from remuda.ops.model import (
     Wish,
 )
 from remuda.ops.ports import Filter
-from remuda.scheduler.model import Renaming, StoredModel
+from remuda.scheduler.model import Renaming, SeenFacts, StoredModel
 from remuda.store.accounts import SqlKeyStore
 from remuda.store.database import Database
 from remuda.store.ops import SqlOpStore
@@ -259,6 +260,16 @@ async def test_only_the_model_that_was_meant_is_removed(store: SqlModelStore) ->
     assert await store.remove_written("m", "another time") is None
     assert await store.remove_written("m", put.updated_at.isoformat()) == put
     assert await store.remove_written("m", put.updated_at.isoformat()) is None
+
+
+async def test_what_its_file_says_is_kept_until_the_configuration_is_another(store: SqlModelStore) -> None:
+    model = await store.put_model(a_model())
+    header = GgufHeader("llama", context_length=2048, head_counts_kv=(4,))
+    seen = SeenFacts("m.gguf", "f-1", ModelFacts("gguf", header, 1 << 40, 7, "Q4_0", ("m.gguf",)))
+    await store.note_seen(replace(model, text="another"), seen)
+    assert (await store.models())[0].seen is None
+    await store.note_seen(model, seen)
+    assert await store.models() == [replace(model, seen=seen)], "and it is no change of the model"
 
 
 async def test_file_does_not_replace_what_was_added(store: SqlModelStore) -> None:

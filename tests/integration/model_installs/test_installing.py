@@ -21,8 +21,9 @@ from remuda.ops.model import OpId, State, Wish
 from remuda.ops.op_views import job, with_steps
 from remuda.ops.ports import Filter
 from remuda.ops.progress import overlaid
-from remuda.scheduler.catalogue import ModelCatalogue, Weights
+from remuda.scheduler.catalogue import ModelCatalogue
 from remuda.scheduler.model import StoredModel
+from remuda.scheduler.seen_facts import Weights
 from tests.integration.model_installs.conftest import Make
 from tests.support.hub import HubServer, hub_server
 from tests.support.images import noise

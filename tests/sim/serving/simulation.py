@@ -15,7 +15,7 @@ from remuda.fleet import node_views
 from remuda.models.reading import read_model
 from remuda.ops import reconciler
 from remuda.router import cold_path, live_table, usage
-from remuda.scheduler import catalogue, demand, memory_keeper, replica_keeper, upkeep
+from remuda.scheduler import catalogue, demand, memory_keeper, replica_keeper, seen_facts, upkeep
 from remuda.scheduler.model import StoredModel
 from remuda.store.replicas import SqlModelStore
 from remuda.wire.codec import decode
@@ -158,7 +158,7 @@ def as_simulated(rests: Rests = SMALL.rests) -> Iterator[None]:
         patch.setattr(node_views, "decode", lru_cache(_REPORTS_KEPT)(decode))
         remembered = RememberedNodes()
         patch.setattr(node_views.ObservedNodes, "of", lambda _, *told: remembered.of(*told))
-        patch.setattr(catalogue.ModelCatalogue, "_weights", lambda *_: (catalogue.Weights(), False))
+        patch.setattr(catalogue.ModelCatalogue, "_weights", lambda *_: (seen_facts.Weights(), False))
         for module in (catalogue, live_table):
             patch.setattr(module, "run_sync", run_sync)
         patch.setattr(demand, "_SHARED_S", _LOOK_S)

@@ -11,7 +11,7 @@ from remuda.core.ids import ReplicaKey
 from remuda.fleet.health import Standing
 from remuda.fleet.verdicts import ObservedNode
 from remuda.models.files import Manifest
-from remuda.scheduler.model import Replica, Replicas, StoredModel
+from remuda.scheduler.model import Replica, Replicas, SeenFacts, StoredModel
 from tests.support.nodes import NOON
 
 
@@ -74,6 +74,9 @@ class SharedStore:
 
     async def remove_model(self, name: str) -> StoredModel:
         return self.models_by_name.pop(name)
+
+    async def note_seen(self, model: StoredModel, seen: SeenFacts) -> None:
+        self.models_by_name[model.name] = replace(model, seen=seen)
 
     def _read(self, what: str) -> None:
         self.reads[what] += 1

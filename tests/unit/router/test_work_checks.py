@@ -16,6 +16,7 @@ from remuda.inference.failures import Fault, UpstreamFailed
 from remuda.inference.model import InferenceCall, ReplicaEndpoint, RequestKind
 from remuda.models.config import ModelConfig
 from remuda.router.live_table import Tables
+from remuda.router.stalls import UNANSWERED_MAX, asked, is_to_be_asked, looked
 from remuda.router.table import Route, RoutedModel, Table
 from remuda.router.work_checks import (
     MISSES_MAX,
@@ -117,6 +118,9 @@ async def test_one_that_is_unloaded_while_it_is_asked_is_not_suspected(unloaded:
         fenced.append(route)
         tables.replace(Table())
 
+    async def healthy(endpoint: ReplicaEndpoint) -> bool | None:
+        raise AssertionError("it has no request")
+
     async def reload(model: str) -> None:
         raise AssertionError("it has not missed twice")
 
@@ -128,6 +132,9 @@ async def test_one_that_is_unloaded_while_it_is_asked_is_not_suspected(unloaded:
         SystemClock(),
         SeededEntropy(1),
         in_flight=lambda key: 0,
+        own=lambda key: 0,
+        silent_s=lambda endpoint: 0.0,
+        healthy=healthy,
         alive=lambda: {FrontendId("f")},
         fence=fence,
         reload=reload,
@@ -138,3 +145,73 @@ async def test_one_that_is_unloaded_while_it_is_asked_is_not_suspected(unloaded:
         await wait_until(lambda: not tables.routes())
         tasks.cancel_scope.cancel()
     assert fenced == ([] if unloaded else [route])
+
+
+class _Mute:
+    """An upstream whose process stands still, while its port takes connections."""
+
+    def at(self, endpoint: ReplicaEndpoint) -> Self:
+        return self
+
+    async def serve(self, call: InferenceCall, sink: AnswerSink) -> None:
+        raise UpstreamFailed(Fault.UNREACHABLE, "it did not answer within 5 s", unsent=True, mute=True)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("requests", "health", "fault"),
+    [(0, True, Fault.NOT_LOADED), (1, None, Fault.NOT_LOADED), (1, False, Fault.UNREACHABLE)],
+    ids=["idle", "silent with a request", "listening no more"],
+)
+async def test_a_process_that_stands_still_is_fenced_though_its_port_takes_connections(
+    requests: int, health: bool | None, fault: Fault
+) -> None:
+    route, tables, fenced, loaded = route_to("m"), Tables(), list[UpstreamFailed](), list[str]()
+    entry = RoutedModel(ModelConfig(name="m", backend="echo"), (route,), listed=True)
+    tables.replace(Table(MappingProxyType({"m": entry})))
+
+    async def fence(route: Route, why: UpstreamFailed) -> None:
+        fenced.append(why)
+        tables.replace(Table())
+
+    async def reload(model: str) -> None:
+        loaded.append(model)
+
+    async def healthy(endpoint: ReplicaEndpoint) -> bool | None:
+        return health
+
+    checks = WorkChecks(
+        FrontendId("f"),
+        tables,
+        _Mute(),
+        SystemClock(),
+        SeededEntropy(1),
+        in_flight=lambda key: requests,
+        own=lambda key: requests,
+        silent_s=lambda endpoint: 1000.0,
+        healthy=healthy,
+        alive=lambda: {FrontendId("f")},
+        fence=fence,
+        reload=reload,
+        every_s=0.01,
+    )
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(checks.run)
+        await wait_until(lambda: bool(fenced and (loaded or fault is Fault.UNREACHABLE)))
+        tasks.cancel_scope.cancel()
+    assert [why.fault for why in fenced] == [fault]
+
+
+def test_busy_is_asked_only_after_a_long_silence_and_dead_only_when_it_answers_nothing() -> None:
+    silent_s = 10_000.0
+    stall = looked(None, silent_s, EVERY_S, 0.0)
+    assert not is_to_be_asked(stall, silent_s, EVERY_S, EVERY_S / 2 - 1), "it has had the request too shortly"
+    assert not is_to_be_asked(stall, 5.0, EVERY_S, 10_000.0), "it is saying something"
+    assert is_to_be_asked(stall, silent_s, EVERY_S, EVERY_S / 2)
+    for call in range(1, UNANSWERED_MAX):
+        stall = asked(stall, False, float(call))
+        assert not is_to_be_asked(stall, silent_s, EVERY_S, call + 1.0)
+    assert not stall.wedged
+    assert asked(stall, False, 100.0).wedged
+    assert asked(stall, True, 100.0).unanswered == 0, "busy is not dead"
+    assert looked(stall, 1.0, EVERY_S, 100.0).unanswered == 0, "it said something"

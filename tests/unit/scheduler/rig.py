@@ -20,10 +20,11 @@ from remuda.models.files import NeededFile
 from remuda.models.needed_files import needed_files
 from remuda.models.reading import read_model
 from remuda.ops.model import OpId, ReplicaTarget, Source, State, Step
-from remuda.scheduler.catalogue import Catalogued, ModelCatalogue, Weights
+from remuda.scheduler.catalogue import Catalogued, ModelCatalogue
 from remuda.scheduler.loader import Loader, LoaderDeps, LoadLimits
 from remuda.scheduler.measured_speed import Rate
 from remuda.scheduler.model import Place, Replica, ReplicaState, StoredModel, load_operation
+from remuda.scheduler.seen_facts import Weights
 from remuda.scheduler.stager import Stager
 from remuda.store.ops import SqlOpStore
 from remuda.store.replicas import SqlModelStore, SqlReplicaStore

@@ -18,7 +18,7 @@ from remuda.models.reading import read_model
 from remuda.scheduler import catalogue
 from remuda.scheduler.catalogue import ModelCatalogue, ModelFolder
 from remuda.scheduler.model import StoredModel
-from tests.support.models import tiny_model
+from tests.support.models import tiny_model, tiny_reranker
 from tests.unit.models.test_model_folder import LLAMA as SMALL
 from tests.unit.models.test_model_folder import safetensors
 from tests.unit.scheduler.rig import InlineCatalogue, Rig, a_model
@@ -497,3 +497,52 @@ async def test_origin_names_the_frontends_machine(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").unlink()
     await watched.folder.look()  # As an earlier release wrote it, without the machine.
     assert await watched.names() == {}
+
+
+def _a_frontend(rig: Rig, folder: Path, name: str) -> ModelCatalogue:
+    folder.mkdir(exist_ok=True)
+    return ModelCatalogue(rig.models, folder, name)
+
+
+async def _refreshed(monkeypatch: pytest.MonkeyPatch, *catalogues: ModelCatalogue) -> None:
+    async def inline(read: Callable[[object], object], *given: object) -> object:
+        return read(*given)
+
+    monkeypatch.setattr("remuda.scheduler.catalogue.run_sync", inline)
+    for one in catalogues:
+        await one.refresh()
+
+
+async def test_every_frontend_computes_what_a_model_needs_from_the_same_facts(
+    rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "name: huge\nbackend: llama-cpp\ncontext_size: 2048\nparameters: {model: huge.gguf}\n"
+    await rig.configure(text)
+    with_file = _a_frontend(rig, tmp_path / "with", "f-1")
+    without = _a_frontend(rig, tmp_path / "without", "f-2")
+    file = with_file.models_path / "huge.gguf"
+    file.write_bytes(tiny_model().read_bytes())
+    await _refreshed(monkeypatch, with_file, without, with_file)
+    size = file.stat().st_size
+    here, elsewhere = with_file.models["huge"], without.models["huge"]
+    assert (here.here, elsewhere.here) == (True, False)
+    assert elsewhere.need(size) == here.need()
+    assert elsewhere.weights == here.weights
+    assert here.unsaid is None, "it is written down once"
+
+
+async def test_frontend_with_another_file_of_the_name_takes_over_nothing(
+    rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await rig.configure("name: m\nbackend: llama-cpp\nparameters: {model: m.gguf}\n")
+    first = _a_frontend(rig, tmp_path / "one", "f-1")
+    second = _a_frontend(rig, tmp_path / "two", "f-2")
+    (first.models_path / "m.gguf").write_bytes(tiny_model().read_bytes())
+    (second.models_path / "m.gguf").write_bytes(tiny_reranker().read_bytes())
+    await _refreshed(monkeypatch, first, second, first, second)
+    assert second.models["m"].need() == first.models["m"].need()
+    before = first.models["m"].weights
+    (first.models_path / "m.gguf").write_bytes(tiny_reranker().read_bytes())
+    await _refreshed(monkeypatch, first, second)
+    assert first.models["m"].weights != before, "the one that wrote it down says what has changed"
+    assert second.models["m"].weights == first.models["m"].weights

@@ -16,6 +16,8 @@ _GRPC = ReplicaEndpoint("127.0.0.1:2")
 
 
 class _Grpc:
+    heard_s = 0.0
+
     def __init__(self, endpoint: ReplicaEndpoint) -> None:
         self.endpoint = endpoint
         self.closed = False

@@ -146,6 +146,11 @@ class Channel:
         connection = self._with_room() or await self._connected()
         return connection.call(block, prefixed(*request))
 
+    @property
+    def heard_s(self) -> float:
+        """When anything came over connections that are open, by the loop's clock."""
+        return max((one.heard_s for one in self._connections), default=float("-inf"))
+
     def close(self) -> None:
         """Calls still open end."""
         self._closed = True

@@ -12,6 +12,7 @@ from remuda.upstreams.http2.failures import (
     CallFailed,
     Garbled,
     GrpcStatus,
+    Mute,
     ReplyTooLarge,
     RequestTooLarge,
     Silence,
@@ -95,7 +96,7 @@ def failure_of(
     if failed.code is GrpcStatus.UNAVAILABLE and not begun:
         unsent = isinstance(failed, Unreachable | Unprocessed)
         message = f"the backend of {model} cannot be reached: {words}"
-        return UpstreamFailed(Fault.UNREACHABLE, message, unsent=unsent)
+        return UpstreamFailed(Fault.UNREACHABLE, message, unsent=unsent, mute=isinstance(failed, Mute))
     own = clients_fault(words, model, f"the backend of {model} refuses this: {words}")
     if own is not None and failed.code in _ANSWERED:
         own.param = _TOLD_IN[kind]

@@ -246,6 +246,11 @@ class GrpcUpstream:
         self._forgotten = False
 
     @property
+    def heard_s(self) -> float:
+        """When its process said anything, by the loop's clock."""
+        return self._channel.heard_s
+
+    @property
     def open_calls(self) -> int:
         return self._open
 

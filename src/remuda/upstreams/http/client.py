@@ -51,6 +51,7 @@ class HttpConnection(asyncio.Protocol):
     """Belongs to one request, until it is given back to its pool."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, timeouts: HttpTimeouts) -> None:
+        self.heard_s = -math.inf  # When anything came, by the loop's clock.
         self._loop = loop
         self._timeouts = timeouts
         self._transport: asyncio.Transport | None = None
@@ -174,6 +175,7 @@ class HttpConnection(asyncio.Protocol):
             self.abort()  # No request is open.
             return
         self._spoken = True
+        self.heard_s = self._loop.time()
         self._framing_bytes += len(data)
         try:
             self._parser.feed_data(data)
@@ -352,6 +354,10 @@ class Pool:
         for connection in [*self._busy, *self._resting()]:
             connection.abort()
         self._idle.clear()
+
+    def heard_s(self, address: ServerAddress) -> float:
+        """When a server said anything to a request that is under way, by the loop's clock."""
+        return max((one.heard_s for one, where in self._busy.items() if where == address), default=-math.inf)
 
     @property
     def busy(self) -> int:

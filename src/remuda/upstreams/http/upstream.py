@@ -5,6 +5,7 @@ model's name is exchanged where the server knows it by another, and tokens are c
 clients of another API it is decoded.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -185,6 +186,11 @@ class HttpUpstream:
         self._heads = {kind: _head_of(endpoint, path) for kind, path in _PATHS.items()}
         self._pool = pool
         self._clock = clock
+
+    @property
+    def heard_s(self) -> float:
+        """When it said anything to a request that is under way, by the loop's clock."""
+        return -math.inf if self._address is None else self._pool.heard_s(self._address)
 
     async def serve(self, call: InferenceCall, sink: AnswerSink) -> None:
         """As inference.model.Upstream has it."""

@@ -22,6 +22,7 @@ from remuda.upstreams.http2.failures import (
     Garbled,
     GrpcStatus,
     HungUp,
+    Mute,
     Unprocessed,
     Unreachable,
     Vanished,
@@ -56,6 +57,7 @@ class Http2Connection(asyncio.Protocol):
     """Implements stream.Carrier. Takes calls once the server has introduced itself, as long as `has_room`."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.heard_s = float("-inf")  # When anything came, by the loop's clock.
         self._loop = loop
         self._transport: asyncio.Transport | None = None
         self._splitter = Splitter()
@@ -163,6 +165,7 @@ class Http2Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._transport is None:
             return  # It was on its way when we hung up.
+        self.heard_s = self._loop.time()
         try:
             for kind, flags, stream_id, payload in self._splitter.feed(data):
                 if self._due is not None and kind != self._due:
@@ -361,6 +364,7 @@ async def dial(address: str) -> Http2Connection:
         raise Unreachable("its address is not HOST:PORT")
     host, port = parts
     loop = asyncio.get_running_loop()
+    taken = False
     try:
         with anyio.fail_after(limits.CONNECT_S):
             _, connection = await connected(
@@ -368,13 +372,15 @@ async def dial(address: str) -> Http2Connection:
                 port,
                 lambda one: loop.create_connection(lambda: Http2Connection(loop), one, port),
             )
+            taken = True
             try:
                 await connection.introduced()
             except BaseException:
                 connection.close()
                 raise
     except TimeoutError:
-        raise Unreachable(f"it did not answer within {limits.CONNECT_S:g} s") from None
+        words = f"it did not answer within {limits.CONNECT_S:g} s"
+        raise (Mute if taken else Unreachable)(words) from None
     except (OSError, OverflowError, UnicodeError) as error:
         raise _failure(error) from error
     return connection

@@ -52,6 +52,10 @@ class BackendTurnedAway(Unreachable):
     """Nothing listens at the address: it was reached, and refused the connection or dropped it at once."""
 
 
+class Mute(Unreachable):
+    """It took the connection and said nothing: the kernel does that for a process that stands still."""
+
+
 class Unprocessed(CallFailed):
     """The backend has not begun with the call, and will not."""
 
