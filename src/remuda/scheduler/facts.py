@@ -17,7 +17,7 @@ from remuda.scheduler.disk_room import FilesInFleet
 from remuda.scheduler.eviction import FIRST, Turn, excludes
 from remuda.scheduler.measured_memory import MemoryBook
 from remuda.scheduler.measured_speed import RateBook
-from remuda.scheduler.model import Need, Replica, Replicas
+from remuda.scheduler.model import Need, Replica, Replicas, ReplicaState
 from remuda.scheduler.ranking import NO_WISHES, NodeWishes
 from remuda.scheduler.staging import GiversByFile
 from remuda.wire.nodes import Report
@@ -103,6 +103,7 @@ class FactsByNode:
         self.stays = {**fleet.spare, **dict.fromkeys(fleet.pinned, 0)}
         self._rows = _by_node(fleet.replicas.rows)
         self.excluding = _excluding(need.model, fleet)
+        self.spreads = any(is_beside(row, need.model) for row in fleet.replicas.rows)
         self.memory = fleet.memory.of_model(need.model, need.revision)
         fleet.paths.forget_others(fleet.nodes)
 
@@ -136,6 +137,11 @@ class FactsByNode:
     @cached_property
     def _fetched_rows(self) -> Mapping[NodeId, Sequence[Replica]]:
         return _by_node(self._fetched.rows)
+
+
+def is_beside(row: Replica, model: str) -> bool:
+    """Whether another replica of the model would be beside this one."""
+    return row.key.model == model and row.state is not ReplicaState.UNLOADING
 
 
 def _excluding(model: str, fleet: PlacementFacts) -> AbstractSet[ReplicaKey]:

@@ -18,6 +18,7 @@ _HELD: Final[Mapping[HoldReason, tuple[str, str]]] = {
     HoldReason.LEAVING: ("is being unloaded", "are being unloaded"),
     HoldReason.PINNED: ("is pinned there", "are pinned there"),
     HoldReason.KEPT: ("is to stay loaded", "are to stay loaded"),
+    HoldReason.SAME: ("is loaded there already", "are loaded there already"),
 }
 _UNTIL: Final[Mapping[HoldReason, tuple[str, str]]] = {
     HoldReason.BUSY: ("has answered its requests", "have answered their requests"),
@@ -28,6 +29,7 @@ _UNTIL: Final[Mapping[HoldReason, tuple[str, str]]] = {
 _LETS_GO: Final[Mapping[HoldReason, str]] = {
     HoldReason.PINNED: "remuda models scale {model} --no-pin",
     HoldReason.KEPT: "remuda models scale {model} --min 0",
+    HoldReason.SAME: "remuda models unload {model}",
 }
 
 

@@ -177,7 +177,7 @@ class GpuOffer:
 
 
 class HoldReason(StrEnum):
-    """Why a replica does not leave for another now; the last two do not leave by waiting."""
+    """Why a replica does not leave for another now; the last three do not leave by waiting."""
 
     BUSY = "busy"
     NEW = "new"  # Those for whom it was loaded are about to use it.
@@ -185,6 +185,10 @@ class HoldReason(StrEnum):
     LEAVING = "leaving"
     PINNED = "pinned"
     KEPT = "kept"  # Its model is to have as many.
+    SAME = "same"  # It is one of the very model that is to be loaded.
+
+
+STAYS: Final = frozenset({HoldReason.PINNED, HoldReason.KEPT, HoldReason.SAME})
 
 
 @dataclass(slots=True)  # As NodeOffer.
@@ -253,6 +257,8 @@ class NodeOffer:
     kept: tuple[Resident, ...] = ()  # which are these.
     excluded_by: tuple[str, ...] = ()  # Models that stay there, and share a concurrency group with this one.
     unwished: int = 0  # -1: the request prefers it; 1: it avoids it.
+    beside: bool = False  # It has a replica of the model.
+    spreads: bool = False  # Some node has one: the next is to be elsewhere.
     reserved: bool = False  # Models that were waited for longer are to have its room first.
     evicts: bool = True  # Others may go for the model.
     gpus: tuple[GpuOffer, ...] = ()  # Where there are several that a process can be given alone.

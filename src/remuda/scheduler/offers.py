@@ -29,7 +29,7 @@ from remuda.models.memory import NO_MEMORY, MemoryUse
 from remuda.ops.model import OpId
 from remuda.scheduler.disk_room import DropPlan, NoRoom, disk_of, room_for
 from remuda.scheduler.eviction import may_ask, staying, why_held
-from remuda.scheduler.facts import FactsByNode, PlacementFacts, is_among
+from remuda.scheduler.facts import FactsByNode, PlacementFacts, is_among, is_beside
 from remuda.scheduler.measured_memory import MemoryBook, MemoryKey, build_of, hardware_of, reported_use
 from remuda.scheduler.measured_speed import RateBook
 from remuda.scheduler.model import (
@@ -71,6 +71,7 @@ def offer_of(need: Need, view: ObservedNode, facts: FactsByNode) -> NodeOffer:
     vram_free, ram_free = _free(node, ceiling, uses, {row.key for row in rows if is_shown(row, node)})
     measured_in_vram, measured_in_ram = _measured(need, view, facts.memory)
     stay = staying(rows, facts.stays)
+    residents, held = _residents(need, rows, uses, facts, stay)
     leaving = sum(_leaves(row) and row.key.model == need.model for row in rows)
     copy = planned_copy(fleet.files, view, facts.giver_of) if fleet.files and not fleet.shared else None
     room = None if copy is None else _room(need, copy, view, facts)
@@ -104,13 +105,11 @@ def offer_of(need: Need, view: ObservedNode, facts: FactsByNode) -> NodeOffer:
         unified=_unified(figures),
         disk_known=fleet.checks_disk and figures.total_disk > 0,
         disk_free=figures.available_disk,
-        residents=tuple(
-            _resident(row, uses[row.key], facts, stays=row.key in stay)
-            for row in rows
-            if row.key not in stay or row.key.model == need.model  # Those of the same model take a slot.
-        ),
+        residents=residents,
         excluded_by=tuple(sorted({key.model for key in stay & facts.excluding})),
-        kept=tuple(_resident(row, uses[row.key], facts, stays=True) for row in rows if row.key in stay),
+        kept=held,
+        beside=any(is_beside(row, need.model) for row in rows),
+        spreads=facts.spreads,
         unwished=fleet.wishes.of(node),
         reserved=node.id in fleet.turn.reserved,
         evicts=fleet.turn.evicts,
@@ -303,11 +302,38 @@ def last_used(row: Replica, now: datetime) -> datetime:
     return max(row.last_used or loaded_at, loaded_at)
 
 
-def _resident(row: Replica, use: MemoryUse, facts: FactsByNode, *, stays: bool) -> Resident:
+def _residents(
+    need: Need,
+    rows: Sequence[Replica],
+    uses: Mapping[ReplicaKey, MemoryUse],
+    facts: FactsByNode,
+    stay: Collection[ReplicaKey],
+) -> tuple[tuple[Resident, ...], tuple[Resident, ...]]:
+    """Those that may leave, with those of the same model, which take a slot; and those that stay however long
+    one waits."""
+    same = {row.key for row in rows if row.key not in stay and is_same(row, need)}
+
+    def made(row: Replica) -> Resident:
+        return _resident(row, uses[row.key], facts, stays=row.key in stay, same=row.key in same)
+
+    may_leave = tuple(made(row) for row in rows if row.key not in stay or row.key.model == need.model)
+    return may_leave, tuple(made(row) for row in rows if row.key in stay or row.key in same)
+
+
+def is_same(row: Replica, need: Need) -> bool:
+    """It is what is to be loaded: nothing is gained by unloading it for that."""
+    return (row.key.model, row.revision) == (need.model, need.revision) and row.state is ReplicaState.LOADED
+
+
+def _resident(
+    row: Replica, use: MemoryUse, facts: FactsByNode, *, stays: bool, same: bool = False
+) -> Resident:
     fleet, now = facts.fleet, facts.fleet.replicas.now
     hold = why_held(row, now, fleet.in_flight, fleet.turn)
     movable = hold is None and not stays and may_ask(row, fleet.turn)
-    if stays:
+    if same:
+        hold, movable = HoldReason.SAME, False
+    elif stays:
         hold = HoldReason.PINNED if row.key.model in fleet.pinned else HoldReason.KEPT
     return Resident(
         key=row.key,

@@ -1,11 +1,13 @@
 """Chooses the node for a new replica and what is evicted for it, or says for every node why not. Pure.
 
-Of the nodes that fit, those that answer when dialled come before those that do not, and then those known to
-have the model's files before those that they are copied to, and these before those that may have them. Among
-them one that nothing has to leave comes first, then one that has the backend, then one with a GPU, then the
-one that was seen to be fastest for what it has to do already, then the least busy, and then the one with most
-room left: models spread over the machines, and an estimate that was too small hurts fewer neighbours. Big
-rooms need not be saved: what is idle can leave them.
+Of the nodes that fit, those that answer when dialled come before those that do not. A further replica of a
+model goes where none of it is yet, if nothing has to leave there and it is not slower by an order of
+magnitude: a node that is lost takes one with it. Then nodes known to have the model's files come before
+those that they are copied to, and these before those that may have them. Among them one that nothing has to
+leave comes first, then one that has the backend, then one with a GPU, then the one that was seen to be
+fastest for what it has to do already, then the least busy, and then the one with most room left: models
+spread over the machines, and an estimate that was too small hurts fewer neighbours. Big rooms need not be
+saved: what is idle can leave them.
 """
 
 import shlex
@@ -16,7 +18,17 @@ from typing import Final
 from remuda.fleet.model import RESERVED_PREFIX
 from remuda.models.memory import GPU_PROCESS_BYTES, MemoryUse
 from remuda.scheduler.holding import held, kept, until
-from remuda.scheduler.model import LATER, FilesTold, GpuOffer, Need, NodeOffer, Placed, Resident, Unplaceable
+from remuda.scheduler.model import (
+    LATER,
+    STAYS,
+    FilesTold,
+    GpuOffer,
+    Need,
+    NodeOffer,
+    Placed,
+    Resident,
+    Unplaceable,
+)
 from remuda.scheduler.ranking import Rank, rank, usual_speed, why_behind
 from remuda.scheduler.refusals import NodeRefusal, RefusedNode, nowhere, refused
 from remuda.wire.nodes import CutOffFile
@@ -280,7 +292,8 @@ def _in_memory(need: Need, offer: NodeOffer) -> Fit | NodeRefusal:
     fewest = _fewest(size - base - freed, [one for one in there if one.movable and not one.excludes])
     if fewest is None:
         stay = [one for one in offer.kept if _in_the_way(one, offer, in_vram=in_vram)]
-        return _too_full(need, offer, wanted, (free, base), _There(there, stay))
+        leaving = [one for one in there if one.hold not in STAYS]
+        return _too_full(need, offer, wanted, (free, base), _There(leaving, stay))
     evict = (*excluded, *fewest)
     return _no_ram_beside(offer, wanted, evict) or Fit(
         offer, wanted, evict, min(base + freed + _bytes(fewest), total) - size

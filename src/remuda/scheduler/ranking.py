@@ -44,6 +44,7 @@ class Rank(NamedTuple):
 
     unreached: bool
     unwished: int  # -1 for a preferred node where nothing has to go, 1 for one that is avoided.
+    crowded: bool  # A further replica: not on a node of its own, nothing having to leave.
     without_files: int
     drops_files: bool
     evictions: int
@@ -64,6 +65,8 @@ def rank(
     return Rank(
         offer.unreached,
         max(offer.unwished, 0) if evict or drops else offer.unwished,
+        offer.spreads
+        and (offer.beside or bool(evict) or drops or far_slower(offer.tokens_per_s, usual_speed)),
         0 if offer.has_file else 1 if offer.copied_from else 2 if offer.may_have_file else 0,
         drops,
         len(evict),
@@ -77,12 +80,19 @@ def rank(
     )
 
 
+def far_slower(tokens_per_s: float, usual: float) -> bool:
+    """By an order of magnitude. One that was not measured is not."""
+    return 0 < tokens_per_s * _FAR <= usual
+
+
 def usual_speed(speeds: Iterable[float]) -> float:
     """The median of the nodes that were measured; 0: none was. Also of those that do not fit: what is usual
     does not change with what is free."""
     measured = list(filter(None, speeds))
     return median(measured) if measured else 0.0
 
+
+_FAR: Final = 10
 
 _BEHIND: Final[Mapping[str, str]] = {
     "unreached": "requests from this frontend do not reach it",
@@ -102,11 +112,15 @@ def why_behind(best: tuple[Rank, NodeOffer], other: tuple[Rank, NodeOffer]) -> s
     pairs = zip(Rank._fields, ranked, behind, strict=True)
     decided = next((name for name, one, another in pairs if one != another), "node")
     match decided:
+        case "crowded" if offer.beside:
+            return "a replica of the model is there already"
+        case "crowded" if not behind.evictions:
+            return "it is far slower" if not behind.drops_files else _BEHIND["drops_files"]
         case "without_files":
             if offer.copied_from:
                 return "the files would have to be copied there"
             return "it is not known whether it has the files"
-        case "evictions":
+        case "evictions" | "crowded":
             count = behind.evictions
             return f"{count} replica{'' if count == 1 else 's'} would have to be unloaded there"
         case "slowness" if offer.tokens_per_s and chosen.tokens_per_s:

@@ -20,13 +20,13 @@ from remuda.fleet.verdicts import ObservedNode
 from remuda.models.gguf import all_parts
 from remuda.scheduler.backend_supply import Supply
 from remuda.scheduler.eviction import SETTLING, WAITED_LEAST, Turn, turn_of
-from remuda.scheduler.facts import FactsByNode, PlacementFacts
+from remuda.scheduler.facts import FactsByNode, PlacementFacts, is_beside
 from remuda.scheduler.measured_memory import MemoryBook
 from remuda.scheduler.measured_speed import speed_class
 from remuda.scheduler.model import Need, NodeOffer, Placed, Replica, ReplicaState, Unplaceable
 from remuda.scheduler.offers import HEARTBEAT_DUE, last_used, offer_of, speed_of, use_of
 from remuda.scheduler.placement import Fit, look, refused_by
-from remuda.scheduler.ranking import Rank, usual_speed
+from remuda.scheduler.ranking import Rank, far_slower, usual_speed
 from remuda.scheduler.refusals import Grounded, KnownRefusals, RefusalBook, nowhere
 
 _SLICE: Final = 200  # Glances at nodes between two pauses: about a millisecond.
@@ -169,6 +169,7 @@ class Glance:
         return Rank(
             unreached=bool(view.standing.unreached.get(fleet.frontend, "")),
             unwished=fleet.wishes.of(node),
+            crowded=self._crowded(node.id) or (self.facts.spreads and evicts),
             without_files=0 if self._may_have_files(view) else 1,
             drops_files=False,
             evictions=int(evicts),
@@ -218,6 +219,12 @@ class Glance:
         if not need.file or fleet.shared or self._known.has_files(view.standing.node.id):
             return True
         return fleet.paths.have(view, need.file, self._parts, self._paths)
+
+    def _crowded(self, node: NodeId) -> bool:
+        if not self.facts.spreads:
+            return False
+        beside = any(is_beside(row, self._need.model) for row in self.facts.rows_on(node))
+        return beside or far_slower(self._speeds.get(node, 0.0), self.usual)
 
     def _slowness(self, node: NodeId, busy: int) -> int:
         if not self.usual:

@@ -164,7 +164,14 @@ def movable(*replicas: Replica, **facts: Any) -> list[str]:
 
 
 def test_idle_loaded_replica_may_go() -> None:
-    assert movable(a_row()) == ["qwen"]
+    assert movable(a_row("other")) == ["other"]
+
+
+def test_replica_goes_for_another_of_its_model_only_if_its_configuration_is_another() -> None:
+    same = offer(replace(a_row(), revision=NEED.revision))
+    assert [(one.movable, one.hold) for one in same.residents] == [(False, HoldReason.SAME)]
+    assert (same.beside, same.spreads) == (True, True)
+    assert movable(replace(a_row(), revision="former")) == ["qwen"]
 
 
 @pytest.mark.parametrize("state", [ReplicaState.STAGING, ReplicaState.LOADING, ReplicaState.UNLOADING])

@@ -531,3 +531,32 @@ def test_nothing_is_placed_into_a_gpu_that_its_owner_uses() -> None:
     beside = an_offer(vram_claimed=claimed, ram_total=64 * GB, ram_free=60 * GB)
     assert isinstance(place(a_need(on_cpu=True), [beside]), Placed)
     assert isinstance(place(a_need(), [an_offer(vram_claimed=claimed), a_cpu_offer()]), Placed)
+
+
+# Further replicas.
+
+
+def test_a_further_replica_goes_where_none_is_though_there_is_less_room_and_more_to_do() -> None:
+    beside = an_offer("beside", free_gb=20, beside=True, spreads=True)
+    other = an_offer("other", free_gb=8, busy=3, spreads=True)
+    assert chosen(a_need(), beside, other) == "other"
+    assert not_chosen(a_need(), [beside, other]) == {"beside": "a replica of the model is there already"}
+
+
+def test_a_further_replica_has_nothing_unloaded_for_a_node_of_its_own() -> None:
+    beside = an_offer("beside", free_gb=20, beside=True, spreads=True)
+    full = an_offer("full", a_resident("old", 20), free_gb=4, spreads=True)
+    assert chosen(a_need(), beside, full) == "beside"
+
+
+def test_a_further_replica_goes_to_no_node_that_is_slower_by_an_order_of_magnitude() -> None:
+    beside = an_offer("beside", beside=True, spreads=True, tokens_per_s=60.0)
+    spark = an_offer("spark", spreads=True, tokens_per_s=2.0)
+    assert chosen(a_need(), beside, spark) == "beside"
+
+
+def test_no_replica_of_a_model_goes_for_another_of_it() -> None:
+    own = a_resident("qwen", 20, movable=False, hold=HoldReason.SAME)
+    full = replace(an_offer("full", own, free_gb=4, beside=True, spreads=True, slots=2), kept=(own,))
+    assert "is loaded there already; to let qwen go: remuda models unload qwen" in why(a_need(), full)
+    assert not refused(a_need(), full).waiting_helps
