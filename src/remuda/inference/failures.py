@@ -156,6 +156,19 @@ class Unpriced(Unaffordable):
         super().__init__(message, status=Forbidden.http_status)
 
 
+class Unpriceable(Unaffordable):
+    """A field of the request may have the server charge more than the price, or another model answer."""
+
+    code = "invalid"
+
+    def __init__(self, server: str, name: str) -> None:
+        words = f"the server {server} is paid by the token, and the field {name!r} may change what it charges"
+        hint = f"send no {name}, or ask a model on a server without a price"
+        super().__init__(words, hint=hint, status=400)
+        self.param = name
+        self.unprocessed = True
+
+
 class Unmetered(Unaffordable):
     """What a request of this kind costs on a server that is paid for is not known before it is answered."""
 

@@ -89,7 +89,7 @@ class InferenceCall(msgspec.Struct, frozen=True):
     created: int  # Unix seconds: the answer's `created`.
     tally: CallTally = msgspec.field(default_factory=CallTally)
     context: int = 0  # Tokens that the model is loaded for; 0: not known.
-    max_tokens: int = 0  # Asked for where the request has no limit of its own; 0: nothing is added.
+    max_tokens: int = 0  # Of each answer, in place of any limit in the request; 0: that stays.
     paid: bool = False  # What it takes is paid for, and so has to be known.
     files: ReplicaEndpoint | None = None  # The chosen replica's worker, for the files of the request.
 

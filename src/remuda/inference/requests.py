@@ -158,7 +158,7 @@ class CompletionRequest(_Sampling, kw_only=True):
 class EmbeddingRequest(Struct, kw_only=True):
     model: ModelName
     input: Text
-    encoding_format: Literal["float", "base64"] = "float"
+    encoding_format: Literal["float", "base64"] | None = None
     dimensions: Positive | None = None
     user: str | None = None
 

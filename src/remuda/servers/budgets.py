@@ -34,19 +34,27 @@ def month_of(now: datetime) -> str:
     return f"{now:%Y-%m}"
 
 
+def answer_limit(request: Request | MediaRequest, default: int) -> int:
+    """How many tokens each answer can have; 0: nothing limits it, or there is none. Of two limits it is the
+    larger: which of them a server goes by is not known."""
+    if not isinstance(request, ChatRequest | CompletionRequest):
+        return 0
+    own = request.max_tokens or 0
+    if isinstance(request, ChatRequest):
+        own = max(own, request.max_completion_tokens or 0)
+    return own or default
+
+
 def tokens_limit(request: Request | MediaRequest, default: int) -> int | None:
     """How many tokens all answers together can have. None: nothing limits them."""
     if isinstance(request, EmbeddingRequest | RerankRequest):
         return 0
     if not isinstance(request, ChatRequest | CompletionRequest):
         return None
-    own = request.max_tokens
-    if isinstance(request, ChatRequest):
-        own = request.max_completion_tokens or own
-        each = answer_count(request)
-    else:
-        each = max(answer_count(request), request.best_of or 1)
-    limit = own or default
+    each = answer_count(request)
+    if isinstance(request, CompletionRequest):
+        each = max(each, request.best_of or 1)
+    limit = answer_limit(request, default)
     return limit * each if limit else None
 
 

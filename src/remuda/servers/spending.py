@@ -20,7 +20,16 @@ from remuda.inference.failures import Unaffordable, Unlimited, Unmetered, Upstre
 from remuda.inference.model import InferenceCall
 from remuda.inference.requests import ChatRequest, CompletionRequest
 from remuda.router.table import Route
-from remuda.servers.budgets import PaidEnding, Purse, chunk, cost_max, month_of, settled_cost, tokens_limit
+from remuda.servers.budgets import (
+    PaidEnding,
+    Purse,
+    answer_limit,
+    chunk,
+    cost_max,
+    month_of,
+    settled_cost,
+    tokens_limit,
+)
 from remuda.servers.model import AdoptedServer, Server
 
 log = structlog.get_logger(__name__)
@@ -83,9 +92,9 @@ class Spending:
         tally, ending = call.tally, PaidEnding.BROKEN_OFF
         tally.usage_told, tally.kept_tokens = False, 0  # By one tried before.
         tally.prompt_tokens = tally.completion_tokens = 0
-        default = 0 if tokens_limit(call.request, 0) is not None else server.max_tokens
+        limit = answer_limit(call.request, server.max_tokens)
         try:
-            yield structs.replace(call, max_tokens=default, paid=True)
+            yield structs.replace(call, max_tokens=limit, paid=True)
             ending = PaidEnding.FINISHED
         except UpstreamFailed as failure:
             took_nothing = tally.usage_told and not tally.prompt_tokens + tally.completion_tokens

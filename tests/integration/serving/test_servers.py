@@ -436,6 +436,10 @@ async def test_a_paid_request_needs_a_price_and_a_limit(frontend: LiveFrontend, 
     stream = await ask(frontend, "paid/small", stream=True, max_tokens=2)
     assert '"usage":{' not in stream.text  # It was asked for to count, not by the client.
     assert nas.asked[-1]["stream_options"] == {"include_usage": True}
+    assert (await ask(frontend, "paid/small", max_completion_tokens=4, max_tokens=1)).status_code == 200
+    assert {name: nas.asked[-1][name] for name in nas.asked[-1] if "max" in name} == {"max_tokens": 4}
+    reply = await ask(frontend, "paid/small", max_tokens=2, models=["large"])
+    assert (reply.status_code, refusal(reply)["param"]) == (400, "models")
     millionths = nas.prompt_tokens + 2 * nas.completion_tokens
     state = await shown(frontend, "paid")
     assert Decimal(state["spent"]) == Decimal(millionths).scaleb(-6)

@@ -84,6 +84,7 @@ def test_only_a_request_with_a_limit_can_be_paid_for() -> None:
     assert tokens_limit(chat(), 100) == 100
     assert tokens_limit(chat(max_tokens=5), 100) == 5
     assert tokens_limit(chat(max_tokens=5, max_completion_tokens=7), 100) == 7
+    assert tokens_limit(chat(max_tokens=7, max_completion_tokens=5), 100) == 7, "a server may go by either"
     assert tokens_limit(chat(max_tokens=5, n=3), 0) == 15
     many = CompletionRequest(model="m", prompt=["a", "b"], max_tokens=5, n=2, best_of=4)
     assert tokens_limit(many, 0) == 20

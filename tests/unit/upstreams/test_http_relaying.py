@@ -1,6 +1,7 @@
 """The model's name is exchanged in JSON texts on their way through."""
 
 import json
+from functools import partial
 from itertools import pairwise
 
 import pytest
@@ -8,6 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remuda.core import limits
+from remuda.inference.failures import Unpriceable
+from remuda.inference.model import RequestKind
+from remuda.upstreams.http.paid_requests import bounded, limit_name
 from remuda.upstreams.http.relaying import LINE_HELD_BYTES_MAX, Events, Renamer, usage_in, with_members
 from remuda.upstreams.http.upstream import rewritten
 
@@ -115,7 +119,7 @@ def test_of_a_long_text_little_is_held() -> None:
 async def test_a_large_request_is_renamed_without_a_look_at_its_media() -> None:
     picture = "QUJD" * (limits.PARSED_AT_ONCE_BYTES_MAX // 4)
     body = b'{"model": "old", "n": 1.50, "x": {"model": "old"}, "picture": "%s"}' % picture.encode()
-    passed = await rewritten(body, {"model": "new"})
+    passed = await rewritten(body, partial(with_members, changed={"model": "new"}))
     assert json.loads(passed) == json.loads(body) | {"model": "new"}
     assert b"1.50" in passed
 
@@ -188,3 +192,19 @@ def test_usage_is_the_last_one_told() -> None:
     assert usage_in(text) == (7, 9)
     assert usage_in(b'{"usage":{"prompt_tokens":7}}') == (7, 0)
     assert usage_in(b'{"usage":null,"text":"\\"prompt_tokens\\":7"}') is None
+
+
+def test_a_paid_server_is_sent_the_limit_that_was_reserved_and_no_field_that_is_not_known() -> None:
+    asked = {"model": "m", "max_tokens": 3, "max_completion_tokens": 9, "seed": 1, "plugins": None}
+    sent = json.loads(bounded("cloud", {"max_tokens": 9}, json.dumps(asked).encode()))
+    assert sent == {"model": "m", "max_tokens": 9, "seed": 1}
+    for name in ("models", "route", "provider", "plugins", "service_tier", "modalities", "audio", "x_new"):
+        with pytest.raises(Unpriceable, match=f"the field '{name}'") as refused:
+            bounded("cloud", {}, json.dumps({"model": "m", name: ["x"]}).encode())
+        assert (refused.value.param, refused.value.status, refused.value.unprocessed) == (name, 400, True)
+
+
+def test_a_limit_has_the_name_that_its_server_keeps_to() -> None:
+    assert limit_name(RequestKind.CHAT, "openrouter.example:443") == "max_tokens"
+    assert limit_name(RequestKind.CHAT, "api.openai.com:443") == "max_completion_tokens"
+    assert limit_name(RequestKind.COMPLETION, "api.openai.com:443") == "max_tokens"

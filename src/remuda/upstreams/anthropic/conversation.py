@@ -33,9 +33,9 @@ _object: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 def conversation_of(chat: ChatRequest, model: str, *, max_tokens: int = 0) -> bytes:
-    """The request as JSON. `max_tokens` is asked for where the chat has no limit of its own."""
+    """The request as JSON. `max_tokens` is asked for in place of the chat's own limit."""
     _check_supported(chat)
-    limit = chat.max_completion_tokens or chat.max_tokens or max_tokens or TOKENS_USUAL
+    limit = max_tokens or chat.max_completion_tokens or chat.max_tokens or TOKENS_USUAL
     body: dict[str, object] = {"model": model, "max_tokens": limit, "messages": list(_turns(chat.messages))}
     if system := _system([message for message in chat.messages if message.role in _SYSTEM]):
         body["system"] = system

@@ -25,7 +25,12 @@ _members: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 def with_members(body: bytes, changed: Mapping[str, object]) -> bytes:
     """The same request with these members, such as a model of another name; everything else stays as it was
     written."""
-    return msgspec.json.encode({**_members.decode(body), **changed})
+    return msgspec.json.encode({**members_of(body), **changed})
+
+
+def members_of(body: bytes) -> dict[str, msgspec.Raw]:
+    """Of a JSON object, each as it was written; of several of one name the last."""
+    return _members.decode(body)
 
 
 class Renamer:

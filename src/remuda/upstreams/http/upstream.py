@@ -6,7 +6,8 @@ clients of another API it is decoded.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -37,6 +38,7 @@ from remuda.upstreams.http.openai_decoder import (
     vector_of,
     whole_text,
 )
+from remuda.upstreams.http.paid_requests import bounded, limit_name
 from remuda.upstreams.http.refusals import (
     EVENTS,
     JSON,
@@ -203,8 +205,7 @@ class HttpUpstream:
             )
         relay = None if self._must_count(call) else sink.relay(AnswerFormat.OPENAI)
         address = self._server()
-        changed = _changed_members(call, self._endpoint.model or call.model.id, decoded=relay is None)
-        body = await rewritten(call.body, changed) if changed else call.body
+        body = await self._body(call, decoded=relay is None)
         head = b"%s%d\r\n\r\n" % (self._heads[call.kind], len(body))
         answer = await self._pool.exchange(address, head, body, streamed=call.stream)
         try:
@@ -227,6 +228,16 @@ class HttpUpstream:
             where = self._endpoint
             self._address = ServerAddress.parsed(where.address, encrypted=where.encrypted)
         return self._address
+
+    async def _body(self, call: InferenceCall, *, decoded: bool) -> bytes:
+        """What the server is sent: as the client wrote it, but for what it has to be asked otherwise."""
+        changed = _changed_members(call, self._endpoint.model or call.model.id, decoded=decoded)
+        if call.paid:
+            limit = (
+                {limit_name(call.kind, self._endpoint.address): call.max_tokens} if call.max_tokens else {}
+            )
+            return await rewritten(call.body, partial(bounded, self._endpoint.server, {**changed, **limit}))
+        return await rewritten(call.body, partial(with_members, changed=changed)) if changed else call.body
 
     def _must_count(self, call: InferenceCall) -> bool:
         """Some servers tell what a stream took only if they are asked to, which a client may not have done;
@@ -323,8 +334,6 @@ def _changed_members(call: InferenceCall, model: str, *, decoded: bool) -> Mappi
     changed: dict[str, object] = {}
     if call.request.model != model:
         changed["model"] = model
-    if call.max_tokens:
-        changed["max_tokens"] = call.max_tokens
     if decoded and call.stream:
         changed["stream_options"] = {"include_usage": True}
     if decoded and call.kind is RequestKind.EMBEDDING:
@@ -332,12 +341,12 @@ def _changed_members(call: InferenceCall, model: str, *, decoded: bool) -> Mappi
     return changed
 
 
-async def rewritten(body: bytes, changed: Mapping[str, object]) -> bytes:
+async def rewritten(body: bytes, rewrite: Callable[[bytes], bytes]) -> bytes:
     """Of a large request only the outline is parsed, so that it does not block the loop."""
     if len(body) <= limits.PARSED_AT_ONCE_BYTES_MAX:
-        return with_members(body, changed)
+        return rewrite(body)
     outline = await outlined(body)
-    return await outline.filled(with_members(outline.text, changed))
+    return await outline.filled(rewrite(outline.text))
 
 
 def _renamer(call: InferenceCall, *, by_line: bool = False) -> Renamer:

@@ -229,3 +229,21 @@ def understood(parse: Callable[[bytes], Request | MediaRequest], body: bytes) ->
     with suppress(InvalidField):
         return bool(parse(body).model)
     return False
+
+
+@pytest.mark.parametrize(
+    "body",
+    [{"input": "a"}, {"query": "a", "documents": ["b"]}, {"prompt": "a"}, {"messages": HI}],
+    ids=["input", "rerank", "prompt", "chat"],
+)
+def test_null_for_an_optional_field_means_that_it_is_absent(body: dict[str, object]) -> None:
+    paths = [path for path in JSON_PATHS if not path.startswith("/v1/tokenize")]
+    optional = ("encoding_format", "dimensions", "response_format", "voice", "n", "user", "stream", "top_n")
+    for path in paths:
+        with suppress(InvalidField):
+            plain = ENDPOINTS[path].parse(json.dumps({"model": "m", **body}).encode()).request
+            nulls = json.dumps({"model": "m", **body, **dict.fromkeys(optional)}).encode()
+            try:
+                assert repr(ENDPOINTS[path].parse(nulls).request) == repr(plain), path
+            except InvalidField as error:
+                raise AssertionError(f"{path}: {error.message}") from error
