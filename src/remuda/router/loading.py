@@ -154,9 +154,8 @@ def load_cause(status: LoadStatus) -> str:
             return f"its backend to be installed{where}"
         case "staging" if 0 < status.progress < 100:  # Files that are there already are 100 % at once.
             return f"the files of {status.model} to be copied{where.replace(' on ', ' to ')}"
-        case _ if (
-            status.node or status.placed
-        ):  # Also while it is only looked whether anything has to be copied or installed.
+        # Also while it is only looked whether anything has to be copied or installed.
+        case _ if status.node or status.placed:
             return f"{status.model} to be loaded{where}"
         case _:
             return f"a node to be chosen for {status.model}"

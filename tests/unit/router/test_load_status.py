@@ -31,7 +31,7 @@ def a_view(state: State, *heard: Progress) -> View:
 
 
 def test_load_that_was_just_made_is_pending() -> None:
-    assert status_of(STAGING, None) == LoadStatus("qwen", "pending")
+    assert status_of(STAGING, None) == LoadStatus("qwen", "pending", placed=True)
 
 
 def test_load_that_waits_for_its_turn_says_where() -> None:
