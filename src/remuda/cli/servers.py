@@ -283,7 +283,8 @@ def scan_for_servers(options: ClientOptions, hosts: tuple[str, ...]) -> None:
 def _tell(server: "ServerView", done: str) -> None:
     count = len(server.models)
     click.echo(one_line(f"{server.name}: {done}, {server.kind}, {count} model{'' if count == 1 else 's'}"))
-    if server.models:
-        click.echo(f"Ask for one with: remuda chat {one_line(server.models[0].name)}")
+    if usable := next((model for model in server.models if not model.reason), None):
+        limit = " --max-tokens 500" if usable.price else ""
+        click.echo(f"Ask for one with: remuda chat {one_line(usable.name)}{limit}")
     if not server.up:
         click.echo(f"warning: {one_line(server.reason)}", err=True)

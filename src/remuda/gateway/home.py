@@ -19,7 +19,8 @@ from remuda.wire.admin import JoinLines
 _HTML: Final = "text/html"
 _SAFE: Final = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'"}
 _APIS: Final = (
-    "OpenAI's API is under /v1 (chat/completions, completions, responses, embeddings, rerank, models), "
+    "OpenAI's API is under /v1 (chat/completions, completions, responses, embeddings, audio, images, rerank, "
+    "tokenize, models), "
     "Anthropic's at /v1/messages, Ollama's under /api (chat, generate, embed, tags)"
 )
 _OTHERS: Final = (
@@ -30,8 +31,8 @@ _OTHERS: Final = (
     ("/v1/conversations", "OpenAI's Conversations API"),
     ("/v1/assistants", "OpenAI's Assistants API"),
     ("/v1/threads", "OpenAI's Assistants API"),
-    ("/v1/images", "OpenAI's images API"),
-    ("/v1/audio", "OpenAI's audio API"),
+    ("/v1/images/variations", "making variations of images"),
+    ("/v1/audio/voices", "OpenAI's API for voices"),
     ("/v1/files", "OpenAI's files API"),
     ("/v1/batches", "OpenAI's batch API"),
     ("/v1/fine_tuning", "OpenAI's fine-tuning API"),

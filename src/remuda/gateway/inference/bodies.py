@@ -12,7 +12,7 @@ import msgspec
 from remuda.core import limits
 from remuda.core.errors import Invalid, RequestIncomplete, TooLarge, in_field
 from remuda.core.gbnf import check_grammar
-from remuda.core.schema_shape import SchemaShape
+from remuda.core.schema_shape import SchemaShape, check_references
 from remuda.core.slices import Sliced
 from remuda.gateway.client_response import ClientResponse
 from remuda.gateway.inference.body_errors import Choices, InvalidField, wrong_field
@@ -20,10 +20,11 @@ from remuda.gateway.inference.endpoint import ApiEndpoint, IncomingRequest, Pars
 from remuda.inference.large_bodies import Outline, Slicer, check_json_cost, outlined
 from remuda.inference.media_requests import MediaRequest
 from remuda.inference.model import Request
-from remuda.inference.requests import ChatRequest, CompletionRequest, Part, TokenizeRequest
+from remuda.inference.requests import ChatRequest, CompletionRequest, NamedTool, Part, TokenizeRequest
 from remuda.router.loading import Overloaded
 
 _WITH_GRAMMARS: Final = (ChatRequest, CompletionRequest)  # A union would be made anew for each request.
+_PARAMETERS: Final = "tools[{}].function.parameters"
 _SIMPLE_BYTES_MAX: Final = 4 << 10  # No schema as short as this is too complex.
 
 
@@ -42,14 +43,27 @@ def check_complexity(request: Request | MediaRequest) -> Sliced[None]:
             if len(raw) > _SIMPLE_BYTES_MAX:
                 with in_field(place):
                     yield from shape.check(_decoded_schema(raw))
+        for place, raw in _demanded(request):
+            if b"$ref" in raw:
+                with in_field(place):
+                    yield from check_references(_decoded_schema(raw))
 
 
 def _schemas(request: ChatRequest) -> Iterator[tuple[str, bytes]]:
     """Each with its place in the request."""
     for index, tool in enumerate(request.tools or ()):
-        yield f"tools[{index}].function.parameters", bytes(tool.function.parameters)
+        yield _PARAMETERS.format(index), bytes(tool.function.parameters)
     if request.response_format is not None and request.response_format.json_schema is not None:
         yield "response_format.json_schema.schema", bytes(request.response_format.json_schema.schema)
+
+
+def _demanded(request: ChatRequest) -> Iterator[tuple[str, bytes]]:
+    """The parameters of tools one of which has to be called: engines are bound to them."""
+    choice = request.tool_choice
+    name = choice.function.name if isinstance(choice, NamedTool) else None
+    for index, tool in enumerate(request.tools or ()):
+        if name == tool.function.name or choice == "required":
+            yield _PARAMETERS.format(index), bytes(tool.function.parameters)
 
 
 def _decoded_schema(raw: bytes) -> object:
