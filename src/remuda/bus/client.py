@@ -415,7 +415,7 @@ def _answer(question: Question, subject: str, limit: timedelta) -> bytes:
     if question.answer is None:
         raise RequestTimedOut(f"no answer on {subject} within {limit.total_seconds():g} s")
     if question.answer.unheard:
-        raise NoResponders(f"nothing listens on {subject}")
+        raise NoResponders(f"the worker is not connected to the bus (no responders on {subject})")
     return question.answer.payload
 
 

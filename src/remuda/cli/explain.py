@@ -59,11 +59,12 @@ def explanation_lines(one: "RequestExplanation") -> "Iterator[str]":
             yield f"    {_time(wait.seconds)} for {wait.cause}"
     elif one.node:
         yield "  it did not wait"
+    finished = f"finished after {_time(one.total_seconds)}"
     first = one.first_token_seconds
-    if first is not None:
-        yield f"  first token after {_time(first)}, finished after {_time(one.total_seconds)}"
+    if first is None or _time(first) == _time(one.total_seconds):  # It came in one piece.
+        yield f"  {finished}"
     else:
-        yield f"  finished after {_time(one.total_seconds)}"
+        yield f"  first token after {_time(first)}, {finished}"
     if one.frontend:
         yield f"  decided by the frontend {one.frontend}"
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from remuda.wire.scheduling import ModelScheduled
 
 _BY = {
-    "declared": "declared with remuda models scale",
+    "declared": "declared with remuda models scale or the API",
     "configured": "in its configuration",
     "default": "the default",
 }

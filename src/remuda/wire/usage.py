@@ -20,7 +20,7 @@ class UsageItem(UsageCounts):
 
     day: Annotated[str | None, OMIT_NONE] = None
     key_id: Annotated[str | None, OMIT_NONE] = None  # Empty: no key was asked for.
-    key: Annotated[str | None, OMIT_NONE] = None  # Its name.
+    key: Annotated[str | None, OMIT_NONE] = None  # Its name; else its id, as of a machine's own key.
     model: Annotated[str | None, OMIT_NONE] = None
     node: Annotated[str | None, OMIT_NONE] = None  # Empty: none answered.
 

@@ -109,7 +109,7 @@ def _item(row: UsageRow) -> UsageItem:
     return UsageItem(
         day=None if row.day is None else row.day.isoformat(),
         key_id=row.key,
-        key=None if row.key is None else row.key_name,
+        key=None if row.key is None else row.key_name or row.key,
         model=row.model,
         node=row.node,
         **_counts(row.usage),
