@@ -65,19 +65,23 @@ class _Flight(Generic[T, M]):
             raise self.found
         return self.found
 
-    def serves(self, now_s: float) -> bool:
-        """Whether it is still open, or what it found still counts. Nothing found is not kept: look again."""
-        return not self.over.is_set() or (self.found is not None and now_s - self.ended_s < _SHARED_S)
-
 
 class SingleFlight(Generic[T, M]):
     """`work` is given the key and the marks of those who ask, which grow while it is at it.
 
-    `run` owns the tasks; when it ends, all waiting callers get the error that this frontend is stopping."""
+    What is `short_lived` only answers those who asked before it was found. `run` owns the tasks; when it ends,
+    all waiting callers get the error that this frontend is stopping."""
 
-    def __init__(self, work: Callable[[str, Collection[M]], Awaitable[T | None]], clock: Clock) -> None:
+    def __init__(
+        self,
+        work: Callable[[str, Collection[M]], Awaitable[T | None]],
+        clock: Clock,
+        *,
+        short_lived: tuple[type, ...] = (),
+    ) -> None:
         self._work = work
         self._clock = clock
+        self._short_lived = short_lived
         self._tasks = TaskOwner()
         self._places = anyio.CapacityLimiter(_AT_ONCE_MAX)
         self._flights: dict[str, _Flight[T, M]] = {}
@@ -94,12 +98,20 @@ class SingleFlight(Generic[T, M]):
         """What the flight under way finds or raises, or one that ended a moment ago; else that of a new one.
         Unavailable when this frontend is stopping."""
         flight = self._flights.get(name)
-        if flight is None or not flight.serves(self._clock.monotonic()):
+        if flight is None or not self._serves(flight):
             flight = self._begin(name)
         flight.marks.add(mark)
         with anyio.move_on_after(_PATIENCE_S):
             await flight.over.wait()
         return flight.answer() if flight.over.is_set() else StillLooking()
+
+    def _serves(self, flight: _Flight[T, M]) -> bool:
+        """Whether it is still open, or what it found still counts. Nothing found is not kept: look again."""
+        if not flight.over.is_set():
+            return True
+        if flight.found is None or isinstance(flight.found, self._short_lived):
+            return False
+        return self._clock.monotonic() - flight.ended_s < _SHARED_S
 
     def _begin(self, name: str) -> _Flight[T, M]:
         if not self._tasks.is_open:
@@ -217,7 +229,8 @@ class Demand:
         self._out_of_reach = out_of_reach
         self._progress = progress
         self._clock = clock
-        self._looks = SingleFlight[LoadFound, LoadAsk](self._find, clock)
+        # Once the files are there, the next request must not hear that they could not be fetched.
+        self._looks = SingleFlight[LoadFound, LoadAsk](self._find, clock, short_lived=(FilesNotFetched,))
         self._line: dict[str, WaitedFor] = {}
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
