@@ -69,8 +69,8 @@ class _Flight(Generic[T, M]):
 class SingleFlight(Generic[T, M]):
     """`work` is given the key and the marks of those who ask, which grow while it is at it.
 
-    What is `short_lived` only answers those who asked before it was found. `run` owns the tasks; when it ends,
-    all waiting callers get the error that this frontend is stopping."""
+    What is `short_lived` only answers those who asked before it was found. `run` owns the tasks; when it
+    ends, all waiting callers get the error that this frontend is stopping."""
 
     def __init__(
         self,
