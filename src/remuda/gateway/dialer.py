@@ -1,14 +1,17 @@
 """Calls each node's advertised address once in a while: a node may reach us and yet be out of our reach
 (a firewall, a wrong address), and nothing else would say so before the first request fails."""
 
+import re
 import socket
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from typing import Final
 
 import anyio
 import structlog
-from anyio.abc import TaskStatus
+from anyio.abc import ByteStream, TaskStatus
 
 from remuda.core import limits
 from remuda.core.errors import RemudaError
@@ -19,9 +22,12 @@ from remuda.fleet.health import Reachability, Standing, Thresholds
 from remuda.fleet.model import Dial, Node, NodeType
 from remuda.fleet.ports import FleetStore
 from remuda.host.outbound import AddressRefused, connected
+from remuda.wire.node_facts import WORKER_HEADER, worker_mark
 
 log = structlog.get_logger()
 _NO_ADDRESS = "not a HOST:PORT address"
+_HEAD_BYTES_MAX: Final = 4096
+_MARK: Final = re.compile(rb"\r\n%s: ([0-9a-f]+)\r\n" % WORKER_HEADER.encode(), re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +116,9 @@ def _failing_briefly(last: LastDial) -> bool:
     return since is not None and last.at - since < timedelta(seconds=limits.DIAL_EAGER_S)
 
 
-async def call(address: str) -> str:
-    """Ask `GET /healthz` there. Why it did not answer, in words; empty when it did."""
+async def call(address: str, mark: str = "") -> str:
+    """Ask `GET /healthz` there. Why it did not answer, in words; empty when it did. `mark` is what our
+    workers say of themselves: where one has ended, another may have its port."""
     parts = host_and_port(address)
     if parts is None:
         return _NO_ADDRESS
@@ -122,7 +129,7 @@ async def call(address: str) -> str:
                 await stream.send(
                     f"GET /healthz HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n".encode()
                 )
-                answer = await stream.receive(64)
+                answer = await _head(stream)
     except UnicodeError:  # A name that DNS cannot have.
         return _NO_ADDRESS
     except TimeoutError:
@@ -135,7 +142,19 @@ async def call(address: str) -> str:
         return "the connection was closed"
     except OSError as error:
         return _why_not_connected(error)
-    return "" if answer.startswith(b"HTTP/1.") else "something else answers there"
+    if not answer.startswith(b"HTTP/1."):
+        return "something else answers there"
+    found = _MARK.search(answer)
+    return "another worker answers there" if mark and found and found[1].decode() != mark else ""
+
+
+async def _head(stream: ByteStream) -> bytes:
+    """The status line and headers, or the beginning of what is sent instead."""
+    head = await stream.receive(_HEAD_BYTES_MAX)
+    with suppress(anyio.EndOfStream):
+        while head.startswith(b"HTTP/1.") and b"\r\n\r\n" not in head and len(head) < _HEAD_BYTES_MAX:
+            head += await stream.receive(_HEAD_BYTES_MAX - len(head))
+    return head
 
 
 def _why_not_connected(error: OSError) -> str:
@@ -214,7 +233,7 @@ class Dialer:
 
         async def dial(node: Node) -> None:
             async with limiter:
-                problem = await call(node.http_address)
+                problem = await call(node.http_address, worker_mark(node.machine_id))
             before = self._last.get(node.id)
             last = after_dial(node, before, answered=not problem, now=fleet.now)
             last = with_bus_closed(last, before, node, lost=node.id in lost)

@@ -1,5 +1,9 @@
-"""Parts of what is said of one node: its memory, a claim to its name."""
+"""Parts of what is said of one node: its memory, a claim to its name, and by what calls know its worker."""
 
+import hashlib
+from typing import Final
+
+from remuda.core.ids import MachineId
 from remuda.wire.codec import GO_ZERO_TIME, Message, Timestamp, Uint64
 
 
@@ -23,3 +27,12 @@ class NodeClaim(Message):
     version: str = ""
     since: Timestamp = GO_ZERO_TIME
     last_heard: Timestamp = GO_ZERO_TIME
+
+
+WORKER_HEADER: Final = "x-remuda-worker"
+"""Ours, in what a worker answers to `GET /healthz`: another one may have its port by now."""
+
+
+def worker_mark(machine: MachineId) -> str:
+    """Tells workers apart, and says nothing of the id that they register with. Empty for one without it."""
+    return hashlib.sha256(f"worker {machine}".encode()).hexdigest()[:16] if machine else ""

@@ -20,6 +20,7 @@ from remuda.gallery.model import Gallery, MachineProfile
 from remuda.gallery.sources import Sources
 from remuda.host.process_family import Reaper, adopt_orphans, reap_orphans
 from remuda.oci.client import RegistryClient
+from remuda.wire.node_facts import worker_mark
 from remuda.wire.nodes import Report
 from remuda.wire.process_keys import ProcessKey
 from remuda.worker.addresses import Advertised
@@ -183,6 +184,7 @@ class BackendRuntime:
                 self._commands.running,
                 self._files.pages,
                 self._giving,
+                worker_mark(self._settings.owner),
             )
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:

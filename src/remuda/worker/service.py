@@ -14,6 +14,7 @@ from remuda.core.clock import Clock
 from remuda.core.entropy import Entropy
 from remuda.core.errors import Rejected
 from remuda.core.events import ObservableValue
+from remuda.wire.node_facts import worker_mark
 from remuda.wire.nodes import RegisterRequest
 from remuda.worker.addresses import (
     AddressSettings,
@@ -176,7 +177,8 @@ class Worker:
     async def _furnished(self, services: TaskGroup, open_things: AsyncExitStack) -> App:
         """Whatever runs backends is up before commands are accepted."""
         if self._room is None:
-            return probes(lambda: self._membership.why_unready)
+            mark = worker_mark(self._config.introduction.machine_id)
+            return probes(lambda: self._membership.why_unready, mark)
         await services.start(self._room.run)
         return await open_things.enter_async_context(self._room.pages(lambda: self._membership.why_unready))
 

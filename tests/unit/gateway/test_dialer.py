@@ -8,15 +8,18 @@ import pytest
 from anyio.abc import ByteStream, SocketAttribute
 
 from remuda.core import limits
-from remuda.core.ids import BootId
+from remuda.core.ids import BootId, MachineId
 from remuda.fleet.health import Fleet, ListeningPeriod, ListeningPeriods
 from remuda.fleet.model import Dial, Node, NodeType, StoredBusTrouble
 from remuda.gateway.dialer import LastDial, after_dial, call, due, with_bus_closed
 from remuda.gateway.node_views import node_view
 from remuda.host.ports import free_port
+from remuda.wire.node_facts import worker_mark
 from tests.support.nodes import NOON, THRESHOLDS, node
 
 pytestmark = pytest.mark.anyio
+
+MARK = worker_mark(MachineId("machine-1"))
 
 
 @pytest.mark.parametrize(
@@ -58,6 +61,8 @@ async def test_a_machine_that_cannot_be_reached_is_not_said_to_refuse() -> None:
     [
         (b"HTTP/1.1 200 OK\r\n\r\n", ""),
         (b"HTTP/1.0 503 Service Unavailable\r\n\r\n", ""),
+        (b"HTTP/1.1 200 OK\r\nX-Remuda-Worker: %s\r\n\r\n" % MARK.encode(), ""),
+        (b"HTTP/1.1 200 OK\r\nX-Remuda-Worker: 0123456789abcdef\r\n\r\n", "another worker answers there"),
         (b"SSH-2.0-OpenSSH\r\n", "something else answers there"),
         (b"", "the connection was closed"),
     ],
@@ -75,7 +80,7 @@ async def test_who_answers_is_told_apart(answer: bytes, problem: str) -> None:
     port = listener.extra(SocketAttribute.local_port)
     async with listener, anyio.create_task_group() as tasks:
         tasks.start_soon(listener.serve, serve)
-        assert await call(f"127.0.0.1:{port}") == problem
+        assert await call(f"127.0.0.1:{port}", MARK) == problem
         tasks.cancel_scope.cancel()
     assert asked[0].startswith(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1:%d\r\n" % port)
 

@@ -8,6 +8,7 @@ from remuda.core.errors import NotFound, Unauthorized, Unavailable
 from remuda.wire.codec import encode
 from remuda.wire.model_file_urls import WORKER_PATH
 from remuda.wire.models import ModelsRunningReply
+from remuda.wire.node_facts import WORKER_HEADER
 from remuda.wire.process_keys import PROCESSES_PATH, RUNNING_PATH
 from remuda.worker.enrolment import OpeningTokens
 from remuda.worker.http.backend_proxy import BackendProxy
@@ -50,8 +51,10 @@ PROBE_PATHS = ("/healthz", "/readyz")
 _NOT_READY = "not ready: NATS connection is down: worker cannot receive work"
 
 
-def probes(why_unready: Callable[[], str]) -> App:
-    """/healthz: this process answers. /readyz: it can receive work as well; otherwise it says why not."""
+def probes(why_unready: Callable[[], str], mark: str = "") -> App:
+    """/healthz: this process answers, and which worker it is (`mark`). /readyz: it can receive work as well;
+    otherwise it says why not."""
+    marked = [(WORKER_HEADER.encode(), mark.encode())] if mark else []
 
     async def app(scope: Scope, _receive: AsgiReceive, send: AsgiSend) -> None:
         if scope["type"] != "http" or scope["path"] not in PROBE_PATHS:
@@ -61,7 +64,7 @@ def probes(why_unready: Callable[[], str]) -> App:
         elif scope["path"] == "/readyz" and (reason := why_unready()):
             await refuse(scope, send, Unavailable(f"{_NOT_READY} ({reason})"))
         else:
-            await answer(scope, send, 200, "ok")
+            await answer(scope, send, 200, "ok", more=marked)
 
     return app
 
@@ -89,10 +92,11 @@ def application(
     running: ListRunning,
     files: App | None = None,
     giving: App | None = None,
+    mark: str = "",
 ) -> App:
-    """`why_unready` says why the worker cannot receive work; empty when it can. `files` answers below
-    FILES_PATH, `giving` below that of model files, whose addresses are signed."""
-    probe, list_running = probes(why_unready), running_page(running)
+    """`why_unready` says why the worker cannot receive work; empty when it can. `mark` is its own. `files`
+    answers below FILES_PATH, `giving` below that of model files, whose addresses are signed."""
+    probe, list_running = probes(why_unready, mark), running_page(running)
     # By prefix, as ids in paths contain slashes. The first that fits counts.
     pages: tuple[tuple[str, App], ...] = (
         ("/v1/backend-logs", LogPages(logs)),
