@@ -208,9 +208,14 @@ class Models:
             )
 
     async def remove(self, name: str, by: str) -> None:
-        """Its replicas go as well; its files stay where they are."""
-        found = await self.removable(name)
-        await self._store.remove_model(found.config.id)
+        """Its replicas go as well; its files stay where they are. NotFound if it is gone already, and then it
+        is not listed here any more either."""
+        try:
+            found = await self.removable(name)
+            await self._store.remove_model(found.config.id)
+        except NotFound:
+            await self._table.refresh()
+            raise
         await self.unload_all(found.config.id, by, UnloadReason(UnloadCause.MODEL_REMOVED))
         self._table.rows_changed()
         await self._table.refresh()

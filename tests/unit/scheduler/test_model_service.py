@@ -47,6 +47,7 @@ def _hash(path: Path) -> str:
 class Served(PlacingRig):
     def __init__(self, models_path: Path = Path("/models")) -> None:
         super().__init__(models_path)
+        self.refreshed = 0
         unloads = UnloadRequests(self.operations, self.standings, self.clock, self.entropy, self)
         self.service = Models(
             self.catalogue,
@@ -59,6 +60,9 @@ class Served(PlacingRig):
             table=self,
             claims=ClaimedNames(self.operations, self, self.catalogue.models_path, hash_of),
         )
+
+    async def refresh(self) -> None:
+        self.refreshed += 1
 
     async def load(self, by: str = "ada") -> View:
         """The operation that loads qwen."""
@@ -254,6 +258,14 @@ async def test_removed_model_takes_its_replicas_along(served: Served) -> None:
     assert (unload.kind, unload.asked_by) == (Kind.UNLOAD, "ada")
     assert unload.target is not None
     assert unload.target.reason == UnloadReason(UnloadCause.MODEL_REMOVED)
+
+
+async def test_a_model_that_an_operation_has_just_removed_is_no_longer_listed(served: Served) -> None:
+    await served.service.remove("qwen", "an operation")
+    before = served.refreshed
+    with pytest.raises(NotFound):
+        await served.service.remove("qwen", "ada")
+    assert served.refreshed == before + 1
 
 
 # Loaded and unloaded.
