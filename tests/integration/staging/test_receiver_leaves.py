@@ -115,5 +115,9 @@ def test_load_ends_well_when_its_worker_is_killed_after_copying(tmp_path: Path, 
 
         assert got.status_code in (200, 503), got.text
         place.wait_for_workers()
-        assert place.chat("wanted") == "one two three", "the next request finds it, or loads it"
+        wait_until_blocking(
+            lambda: place.ask_chat("wanted").status_code == 200,
+            within=40,
+            what="a request to find it, or to load it when the failure has answered for itself long enough",
+        )
         assert [one["state"] for one in place.replicas("wanted")] == ["loaded"]
